@@ -13,12 +13,14 @@ die() { echo "systemd-limit.sh: $unit $1" >&2; exit 1; }
 
 # What it starts now, but for this drop-in; its last word counts, and lines may go on.
 file=overspill.conf
-start=$(systemctl cat "$unit" | sed -n "/^# .*\/$file$/,/^# \//!p" | sed -e ':line' -e '/\\$/{N;s/\\\n */ /;bline' -e '}' | sed -n 's/^ExecStart= *//p' | tail -n 1)
-[ -n "$start" ] || die "has no ExecStart"
-case $(systemctl show -p Type --value "$unit") in
-forking) die "puts itself into the background: give it the option that keeps it from that, and Type=notify or simple" ;;
-oneshot) [ "$(systemctl cat "$unit" | grep -c '^ExecStart=.')" = 1 ] || die "has several ExecStart" ;;
-esac
+starts=$(systemctl cat "$unit" | sed -n "/^# .*\/$file$/,/^# \//!p" | sed -e ':line' -e '/\\$/{N;s/\\\n */ /;bline' -e '}' |
+    # An empty one takes back those before it.
+    awk '/^ExecStart=[ \t]*$/ { n = 0; next } sub(/^ExecStart=[ \t]*/, "") { all[++n] = $0 } END { for (k = 1; k <= n; k++) print all[k] }')
+[ -n "$starts" ] || die "has no ExecStart"
+start=$(printf '%s\n' "$starts" | head -n 1)
+[ "$start" = "$starts" ] || die "has several ExecStart"
+[ "$(systemctl show -p Type --value "$unit")" != forking ] ||
+    die "puts itself into the background: give it the option that keeps it from that, and Type=notify or simple"
 # - + ! : before the program are the whole command's.
 program=${start#"${start%%[!-+!:@]*}"}
 marks=${start%"$program"}
@@ -27,7 +29,8 @@ case $marks in *@*) die "names its program otherwise (@ in ExecStart)" ;; esac
 drop_in() {
     echo '[Service]'
     echo 'ExecStart='
-    echo "ExecStart=$marks/usr/bin/overspill run --quiet --memory $memory${*:+ $*} -- $program"
+    # Not by echo, which has ideas about backslashes.
+    printf '%s\n' "ExecStart=$marks/usr/bin/overspill run --quiet --memory $memory${*:+ $*} -- $program"
     # What it has to say comes from the program, which is not the first process any more.
     echo 'NotifyAccess=all'
     # How a program that SIGTERM ended has ended, as its shell would say it.

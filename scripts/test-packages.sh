@@ -11,6 +11,10 @@ roots=$PWD/target/roots
 [ -e "$packages/SHA256SUMS" ] || { echo "there is nothing in target/package: make package" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "only root can make roots" >&2; exit 1; }
 
+root=
+# Its mounts are in a namespace that has ended.
+trap '[ -z "$root" ] || rm -rf "$root"' EXIT
+
 # Fills 200 MiB in 64 and checks all of it.
 job='n = 200 << 20; data = bytearray(n)
 for at in range(0, n, 4096): data[at] = at >> 12 & 255
@@ -29,7 +33,11 @@ within() {
 
 debian() {
     base=$roots/$1
-    [ -e "$base/etc/debian_version" ] || debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv "$1" "$base" >"$roots/$1.log"
+    if [ ! -e "$base" ]; then
+        rm -rf "$base.new"
+        debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv "$1" "$base.new" >"$roots/$1.log"
+        mv "$base.new" "$base"
+    fi
     root=$(mktemp -d "$roots/$1.XXXXXX")
     cp -a "$base/." "$root"
     mkdir -p "$root/packages"

@@ -4,7 +4,7 @@
 set -e
 case ${1:-} in abort-*) exit 0 ;; esac
 forks=/usr/lib/overspill/overspill-forks
-systemd-sysusers overspill.conf 2>/dev/null || addgroup --system overspill 2>/dev/null || addgroup -S overspill 2>/dev/null || true
+systemd-sysusers overspill.conf 2>/dev/null || groupadd --system overspill 2>/dev/null || addgroup -S overspill 2>/dev/null || true
 udevadm control --reload 2>/dev/null || true
 udevadm trigger /dev/userfaultfd 2>/dev/null || true
 getent group overspill >/dev/null || exit 0

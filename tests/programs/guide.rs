@@ -66,5 +66,6 @@ fn every_command_of_the_guide_does_what_it_is_said_to_do() {
     let all: Vec<Block> = pages.iter().flat_map(|page| blocks(page)).collect();
     let ran = all.iter().filter(|block| run(block)).count();
     println!("{ran} of {} blocks run", all.len());
-    assert!(all.len() >= 12 && all.iter().filter(|block| block.not_run.is_some()).count() < 8);
+    let not_run = all.iter().filter(|block| block.not_run.is_some()).count();
+    assert!(all.len() >= 12 && 2 * not_run <= all.len(), "{not_run} of {} are not run", all.len());
 }

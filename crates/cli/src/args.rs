@@ -363,14 +363,9 @@ pub(crate) struct ForItselfArgs {
     /// The variables, with commas between
     pub(crate) names: String,
 
-    /// Where the program is
-    pub(crate) path: PathBuf,
-
-    /// How it is called, and its arguments
-    pub(crate) name: OsString,
-
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) args: Vec<OsString>,
+    /// Where the program is, how it is called, and its arguments, behind --
+    #[arg(last = true, required = true, num_args = 2..)]
+    pub(crate) program: Vec<OsString>,
 }
 
 /// Tell what Overspill finds on this machine, and what to do about what is missing.

@@ -148,7 +148,10 @@ fn overspill(words: &[&str]) -> io::Result<Output> {
 /// Returns what `overspill run` has said last, without its name.
 fn last_line(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
-    let line = said.lines().last().unwrap_or("it failed without a word");
+    // That it was ended is what followed.
+    let is_reason = |line: &&str| !line.contains("the program was ended by");
+    let line = said.lines().rfind(is_reason).or(said.lines().last());
+    let line = line.unwrap_or("it failed without a word");
     line.strip_prefix("overspill: ").unwrap_or(line).to_owned()
 }
 

@@ -37,7 +37,8 @@ pub(crate) enum Error {
     #[error("cannot work here: {what}: {detail}")]
     Obstacle { what: &'static str, detail: String },
     #[error(
-        "a limit of {0} is above {1}, the most that this run can have: start it with --memory-max {0:#}"
+        "a limit of {0} is above {1}, the most that this run can have: start it with --memory-max {typed}",
+        typed = to_type(.0)
     )]
     LimitAboveMost(Bytes, Bytes),
     #[error(
@@ -98,6 +99,13 @@ impl From<KeeperError> for Error {
             other => Self::Keeper(other),
         }
     }
+}
+
+/// As it may be typed, and no less than it is.
+fn to_type(limit: &Bytes) -> String {
+    let short = format!("{limit:#}");
+    let is_enough = overspill::parse_bytes(&short).is_ok_and(|read| read >= *limit);
+    if is_enough { short } else { format!("{}K", limit.0.div_ceil(1 << 10)) }
 }
 
 /// What to do about a system call that failed for lack of something.

@@ -220,8 +220,8 @@ pub enum DeviceError {
 
     /// No space left in the file system under it: others use it too, or it was never enough.
     #[error(
-        "{name} may grow to {size}, and its file system has no room left (or a quota, or `ulimit -f`): \
-         make room there, or add swap elsewhere with --swap file:PATH:SIZE"
+        "{name} may grow to {size}, and there is no room left under it (its file system or volume, a \
+         quota, `ulimit -f`): make room there, or add swap elsewhere with --swap file:PATH:SIZE"
     )]
     DiskFull {
         /// The device.

@@ -51,6 +51,8 @@ struct Process {
     /// Until the first guest comes.
     parts: Option<KeeperParts>,
     keeper: Option<Keeper>,
+    /// Why there is no keeper.
+    lack: String,
     /// Of the next guest.
     needed: Vec<Vpn>,
     guests: HashMap<u64, Tasks>,
@@ -96,6 +98,7 @@ fn keep(link: Arc<Link>, tuning: Tuning) {
         tuning,
         swaps: None,
         parts: None,
+        lack: "the keeper has not begun".to_owned(),
         keeper: None,
         needed: Vec::new(),
         guests: HashMap::new(),
@@ -298,15 +301,30 @@ impl Process {
     /// below its limit needs neither.
     fn keeper(&mut self) -> Result<&Keeper, String> {
         if let Some(parts) = self.parts.take() {
-            start_holder().map_err(|error| error.to_string())?;
-            for lack in confine_keeper() {
-                let line = format!("the keeper goes on, but is not confined by {lack}");
-                self.link.tell(&Report::Line(line));
+            // Who has it get ready early does not hear why it cannot.
+            match self.started(parts) {
+                Ok(keeper) => self.keeper = Some(keeper),
+                Err(why) => self.lack = why,
             }
-            self.attend()?;
-            self.keeper = Some(Keeper::start(parts).map_err(|error| error.to_string())?);
         }
-        self.keeper.as_ref().ok_or_else(|| "the keeper has not begun".to_owned())
+        self.keeper.as_ref().ok_or_else(|| self.lack.clone())
+    }
+
+    fn started(&mut self, parts: KeeperParts) -> Result<Keeper, String> {
+        start_holder().map_err(|error| error.to_string())?;
+        for lack in confine_keeper() {
+            let line = format!("the keeper goes on, but is not confined by {lack}");
+            self.link.tell(&Report::Line(line));
+        }
+        self.attend()?;
+        Keeper::start(parts).map_err(|error| {
+            let remedy = match Errno::from_io_error(&error) {
+                Some(Errno::NOMEM) => "; raise `ulimit -v`, or give less swap",
+                Some(Errno::AGAIN) => "; raise `ulimit -u`",
+                _ => "",
+            };
+            format!("the keeper cannot begin: {error}{remedy}")
+        })
     }
 
     /// Attends to who has places open.

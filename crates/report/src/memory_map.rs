@@ -63,7 +63,7 @@ impl MemoryMap {
             self.cells.entry(block).or_default().add(more);
             self.total.add(more);
             run.start = end;
-            if self.cells.len() > CELLS_MAX {
+            while self.cells.len() > CELLS_MAX {
                 self.count_together();
             }
         }
@@ -123,6 +123,8 @@ mod tests {
         });
         assert_eq!(sum, Cell { in_memory: 350_000, out: 350_000 });
         assert_eq!(sum, map.total);
+        (0..CELLS_MAX as u64 + 9).for_each(|n| map.note(n << 40..(n << 40) + 1, true));
+        assert!(map.cells.len() <= CELLS_MAX);
         assert_eq!(map.picture().rows(), map.cells.len().div_ceil(COLUMNS));
     }
 

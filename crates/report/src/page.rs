@@ -26,7 +26,7 @@ pub fn page(title: &str, environment: &dyn Display, conditions: &str, body: &Mar
 
 /// Takes the page again and again, and puts what is in it in the place of what was. Where it is
 /// gone, or its server, that is said, and what was seen last stays.
-const RENEW: &str = "setInterval(async () => {
+const RENEW: &str = "const renew = async () => {
   const answer = await fetch(location.href, { cache: 'no-store' }).catch(() => null);
   const gone = document.getElementById('gone');
   gone.hidden = answer !== null && answer.ok;
@@ -34,9 +34,11 @@ const RENEW: &str = "setInterval(async () => {
   if (!gone.hidden) return;
   const page = new DOMParser().parseFromString(await answer.text(), 'text/html');
   document.querySelector('main').replaceWith(document.adoptNode(page.querySelector('main')));
-}, 2000);";
+};
+const again = () => setTimeout(() => renew().finally(again), 2000);
+again();";
 
-/// What a page about runs may ask for: itself.
+/// What a page about runs may load by itself: nothing but itself and pictures that it has.
 const POLICY: &str = "connect-src 'self'; img-src data:; font-src 'none'; media-src 'none'; \
 object-src 'none'; frame-src 'none'; base-uri 'none'; form-action 'none'";
 

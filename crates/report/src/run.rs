@@ -22,8 +22,10 @@ pub struct RunTimeline {
     pub command: String,
     /// When it ended.
     pub ended: SystemTime,
-    /// The summary, line by line: what it took first, then which limits would do.
-    pub summary: Vec<String>,
+    /// What it took, how it ended, and which limits would do.
+    pub verdict: Vec<String>,
+    /// The other lines of the summary.
+    pub details: Vec<String>,
     /// What other limits would cost, a line each.
     pub other_limits: Vec<String>,
     /// From the start to the end.
@@ -34,22 +36,20 @@ pub struct RunTimeline {
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Lines of a summary that are its verdict.
-const VERDICT_LINES: usize = 2;
-
 /// Formats what happened when.
 pub fn run_html(run: &RunTimeline) -> String {
     let seconds = run.samples.last().map_or(0.0, |sample| sample.seconds);
-    let begun = run.ended - Duration::from_secs_f64(seconds);
+    // Of a clock that was set meanwhile nothing is expected.
+    let begun = run.ended.checked_sub(Duration::from_secs_f64(seconds));
+    let begun = begun.filter(|at| *at >= SystemTime::UNIX_EPOCH).unwrap_or(run.ended);
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy();
     let (begun, samples) = (fmt_http_date(begun), run.samples.len());
     let conditions = format!("{begun}, on {host}; {seconds:.1} s, {samples} samples");
-    let (verdict, rest) = run.summary.split_at(run.summary.len().min(VERDICT_LINES));
     let body = html! {
         p { code { (run.command) } }
-        @for line in verdict { p { strong { (line) } } }
-        ul { @for line in rest { li { (line) } } }
+        @for line in &run.verdict { p { strong { (line) } } }
+        ul { @for line in &run.details { li { (line) } } }
         @if !run.other_limits.is_empty() { pre { (run.other_limits.join("\n")) } }
         @if run.samples.len() > 1 { (plots(&run.samples)) }
         @else { p.note { "The run was too short for plots." } }
@@ -200,7 +200,8 @@ mod tests {
             program: "sort".into(),
             command: "sort <x>".into(),
             ended: SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30),
-            summary: vec!["memory 64 MiB".into()],
+            verdict: vec!["memory 64 MiB".into()],
+            details: vec!["7 pages in".into()],
             other_limits: vec!["  80 MiB".into()],
             samples: samples.collect(),
             arrivals: ArrivalMap::default(),

@@ -24,14 +24,16 @@ pub(super) struct Cost<'a> {
 pub(super) fn lines(cost: &Cost<'_>) -> Vec<String> {
     let left = &cost.summary.refaults_left;
     let memory = cost.summary.memory_bytes;
-    let Some(&(_, all)) = left.first().filter(|&&(_, all)| all > 0 && cost.enough.0 > memory)
-    else {
+    if cost.enough.0 <= memory {
         let half = Bytes(round_up(cost.enough.0 / 2));
         let why = "what less memory would cost is known of a run that swaps";
         return vec![format!("{why}: try --plan with --memory {half:#}")];
-    };
+    }
+    let all = left.first().map_or(0, |&(_, all)| all);
     let step = (cost.enough.0 - memory) / (BETWEEN + 1);
-    let more = (0..=BETWEEN).map(|n| n * step);
+    // Where nothing came back, nothing is known of what lies between.
+    let between = if all > 0 { BETWEEN } else { 0 };
+    let more = (0..=between).map(|n| n * step);
     let row = |more: u64| {
         let part = left
             .iter()
@@ -71,6 +73,8 @@ mod tests {
             "    164 MiB      1.00 s, nothing swapped",
         ];
         assert_eq!(lines(&cost(&summary, 164 * MIB)), expected);
+        let once = Summary { memory_bytes: 64 * MIB, ..Summary::default() };
+        assert_eq!(lines(&cost(&once, 164 * MIB)).len(), 3);
         let unswapped = Summary { memory_bytes: 64 * MIB, ..Summary::default() };
         let said = lines(&cost(&unswapped, 40 * MIB));
         assert!(said[0].ends_with("with --memory 20MiB"), "{said:?}");

@@ -8,7 +8,8 @@
 //! Rejected: executing the program between fork and exec of the library that starts it: no
 //! variable can be set there, and the call with a list of one's own is `unsafe`.
 
-use super::program::Program;
+use super::process::with_our_sigpipe;
+use super::program::{Program, ProgramError};
 use crate::args::ForItselfArgs;
 use crate::error::Error;
 use std::env;
@@ -32,7 +33,7 @@ pub(super) fn command(program: &Program) -> Result<Command, Error> {
     let this = env::current_exe().map_err(Error::system("find out where this program is"))?;
     let mut command = Command::new(this);
     // Its own name is the first of the program's arguments, which it gets as it is.
-    command.args(["for-itself", &named().collect::<Vec<_>>().join(",")]);
+    command.args(["for-itself", &named().collect::<Vec<_>>().join(","), "--"]);
     command.arg(&program.path).arg(&program.name);
     Ok(command)
 }
@@ -40,12 +41,17 @@ pub(super) fn command(program: &Program) -> Result<Command, Error> {
 /// Is that command.
 ///
 /// # Errors
-/// [`Error::System`]: the program is not executed.
+/// [`ProgramError::NotStarted`].
 pub(crate) fn for_itself(args: &ForItselfArgs) -> Result<u8, Error> {
-    let mut command = Command::new(&args.path);
-    command.arg0(&args.name).args(&args.args);
+    let [path, name, words @ ..] = &args.program[..] else {
+        unreachable!("without two it is refused")
+    };
+    let mut command = Command::new(path);
+    command.arg0(name).args(words);
     for name in args.names.split(',') {
         command.env(name, id().to_string());
     }
-    Err(Error::system("execute the program")(command.exec()))
+    with_our_sigpipe(&mut command);
+    let source = command.exec();
+    Err(ProgramError::NotStarted { path: path.display().to_string(), source }.into())
 }

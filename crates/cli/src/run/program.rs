@@ -117,7 +117,9 @@ fn search(name: &OsStr, path: Option<OsString>) -> Result<PathBuf, ProgramError>
 fn hint(name: &str) -> String {
     let variable = name.split_once('=').filter(|(variable, _)| !variable.contains('/'));
     match name.split_whitespace().next() {
-        Some(first) if first != name => format!("{first} and what follows are words of their own"),
+        Some(first) if first != name && is_there(OsStr::new(first)) => {
+            format!("{first} and what follows are words of their own")
+        }
         None => "give its name after --".to_owned(),
         _ if variable.is_some() => format!("to set a variable write env {name} before the program"),
         _ if overspill::parse_bytes(name).is_ok() => format!("a limit is --memory {name}"),

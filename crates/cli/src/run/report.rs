@@ -205,8 +205,20 @@ impl Report {
         first.chain(always).chain(other.into_iter().flatten())
     }
 
-    /// Returns what other limits would cost, unless that is not known: the limit has changed, or
-    /// the program did not come to its end.
+    /// Returns what it took, how it ended, and which limits would do.
+    pub(super) fn verdict(&self) -> Vec<String> {
+        let ends = [self.signal_line(), self.oom_line(), self.lost_line()];
+        let first = std::iter::once(self.memory_line()).chain(self.enough_line());
+        first.chain(ends.into_iter().flatten()).collect()
+    }
+
+    /// Returns the other lines of the summary.
+    pub(super) fn details(&self) -> Vec<String> {
+        let always = [self.paging_line(), self.devices_line()];
+        always.into_iter().chain(self.escaped_line()).collect()
+    }
+
+    /// Returns what other limits would cost, or that it is not known.
     pub(super) fn other_limits(&self) -> Vec<String> {
         let cost = |enough: Enough| Cost {
             summary: &self.summary,
@@ -214,7 +226,10 @@ impl Report {
             waiting: self.waiting,
             enough: Bytes(enough.enough_bytes),
         };
-        self.known_enough().map_or_else(Vec::new, |enough| other_limits::lines(&cost(enough)))
+        let unknown = "what other limits would cost is not known: the limit was not that of all, all \
+                       the time, or the program did not come to its end";
+        let known = self.known_enough().map(|enough| other_limits::lines(&cost(enough)));
+        known.unwrap_or_else(|| vec![unknown.to_owned()])
     }
 
     fn known_enough(&self) -> Option<Enough> {

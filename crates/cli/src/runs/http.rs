@@ -10,7 +10,7 @@
 
 use httparse::{EMPTY_HEADER, Status};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +23,18 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 /// After a connection could not be taken, mostly for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// True for a name of this machine itself. What only it can reach may be asked by a page of another
+/// site, by a name that this has had point here (DNS rebinding).
+fn is_own_name(host: &[u8]) -> bool {
+    let host = String::from_utf8_lossy(host);
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => &host,
+    };
+    let name = name.trim_matches(['[', ']']);
+    name == "localhost" || name.parse::<IpAddr>().is_ok()
+}
 
 /// What is answered.
 pub(super) struct Page {
@@ -83,11 +95,13 @@ impl Server {
 struct Talk {
     socket: TcpStream,
     end: Instant,
+    is_local: bool,
 }
 
 impl Talk {
     fn new(socket: TcpStream) -> Self {
-        Self { socket, end: Instant::now() + PATIENCE }
+        let is_local = socket.local_addr().is_ok_and(|address| address.ip().is_loopback());
+        Self { socket, end: Instant::now() + PATIENCE, is_local }
     }
 
     fn answer(mut self, page: impl Fn(&str) -> Page) -> io::Result<()> {
@@ -113,7 +127,7 @@ impl Talk {
     fn path(&mut self) -> io::Result<Result<String, Page>> {
         let mut said = Vec::new();
         loop {
-            if let Some(path) = path_in(&said) {
+            if let Some(path) = path_in(&said, self.is_local) {
                 return Ok(path);
             }
             let more = self.read()?;
@@ -151,11 +165,17 @@ impl Talk {
 }
 
 /// The path of a request, or what to say instead; `None` if more of it is to come.
-fn path_in(said: &[u8]) -> Option<Result<String, Page>> {
+fn path_in(said: &[u8], is_local: bool) -> Option<Result<String, Page>> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match (request.parse(said), request.method) {
         (Ok(Status::Complete(_)), Some("GET")) => {
+            let mut hosts =
+                request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case("host"));
+            if is_local && !hosts.all(|host| is_own_name(host.value)) {
+                let line = "this is answered to localhost only";
+                return Some(Err(Page::line("403 Forbidden", line)));
+            }
             let path = request.path.and_then(|path| path.split('?').next());
             Some(Ok(path.unwrap_or_default().to_owned()))
         }
@@ -191,13 +211,19 @@ mod tests {
     #[test]
     fn pages_are_sent_and_nonsense_is_refused() {
         let server = server();
-        let good = answer(server, b"GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n");
+        let good = answer(server, b"GET /a?b=c HTTP/1.1\r\nHost: localhost:1\r\n\r\n");
         assert!(
             good.starts_with("HTTP/1.1 200 OK\r\n") && good.ends_with("\r\n\r\n/a\n"),
             "{good}"
         );
         assert!(good.contains("\r\nContent-Length: 3\r\n"), "{good}");
         assert!(answer(server, b"PUT /a HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        for host in ["127.0.0.1:9779", "[::1]:9779", "localhost"] {
+            let asked = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert!(answer(server, asked.as_bytes()).starts_with("HTTP/1.1 200"), "{host}");
+        }
+        let rebound = answer(server, b"GET / HTTP/1.1\r\nHost: evil.example:9779\r\n\r\n");
+        assert!(rebound.starts_with("HTTP/1.1 403"), "{rebound}");
         assert!(answer(server, b"\x16\x03\x01\x00\xff\r\n\r\n").starts_with("HTTP/1.1 400"));
         let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(2 * REQUEST_BYTES_MAX));
         assert!(answer(server, long.as_bytes()).starts_with("HTTP/1.1 400"));
@@ -243,7 +269,7 @@ mod tests {
         bolero::check!().with_type::<Script>().for_each(|script| {
             let said = script.apply(&samples);
             // As it is understood at once, it is when it comes in pieces.
-            let path = |said: &[u8]| path_in(said).map(Result::ok);
+            let path = |said: &[u8]| path_in(said, false).map(Result::ok);
             let whole = path(&said);
             let pieces = (0..=said.len()).find_map(|end| path(&said[..end]));
             assert_eq!(pieces.is_some(), whole.is_some());

@@ -71,6 +71,11 @@ pub(super) struct SeenLatency {
     pub(super) histogram: Vec<(u64, u64)>,
 }
 
+fn answer_of(run: Run, deadline: Instant) -> Option<String> {
+    let answer = || run.ask(&Question::Look.to_string(), deadline).ok();
+    if run.is_stopped() { None } else { answer() }
+}
+
 fn one_plain<'de, D: Deserializer<'de>>(words: D) -> Result<String, D::Error> {
     String::deserialize(words).map(|words| plain(&words).into_owned())
 }
@@ -97,36 +102,38 @@ impl Seen {
         Self::of_all(Run::all())
     }
 
-    /// Those that answer soon. Each user's are asked in turn, beside others': one who has them keep
-    /// silent keeps nobody else's from being seen.
-    pub(super) fn of_all(mut runs: Vec<Run>) -> Vec<(Run, Self)> {
+    /// Those that answer soon.
+    pub(super) fn of_all(runs: Vec<Run>) -> Vec<(Run, Self)> {
+        let answers = Self::answers(runs).into_iter();
+        answers.filter_map(|(run, answer)| Some((run, Self::read(run, &answer)?))).collect()
+    }
+
+    /// Their answers, as they are. Each user's are asked in turn, beside others': one who has them
+    /// keep silent keeps nobody else's from being seen.
+    pub(super) fn answers(mut runs: Vec<Run>) -> Vec<(Run, String)> {
         let deadline = Instant::now() + PATIENCE;
-        let of_one = |runs: &[Run]| -> Vec<(Run, Self)> {
-            runs.iter().filter_map(|&run| Some((run, Self::until(run, deadline)?))).collect()
+        let of_one = |runs: &[Run]| -> Vec<(Run, String)> {
+            runs.iter().filter_map(|&run| Some((run, answer_of(run, deadline)?))).collect()
         };
         runs.sort_by_key(|run| run.user);
-        let mut seen: Vec<_> = std::thread::scope(|scope| {
+        let mut answers: Vec<_> = std::thread::scope(|scope| {
             let users = runs.chunk_by(|one, other| one.user == other.user);
             let start =
                 |runs| std::thread::Builder::new().spawn_scoped(scope, move || of_one(runs));
             let threads: Vec<_> = users.filter_map(|runs| start(runs).ok()).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
         });
-        seen.sort_by_key(|(run, _)| run.process);
-        seen
+        answers.sort_by_key(|(run, _)| run.process);
+        answers
     }
 
     /// A run, if it goes on.
     pub(super) fn of(run: Run) -> Option<Self> {
-        Self::until(run, Instant::now() + PATIENCE)
+        Self::read(run, &answer_of(run, Instant::now() + PATIENCE)?)
     }
 
-    fn until(run: Run, deadline: Instant) -> Option<Self> {
-        if run.is_stopped() {
-            return None;
-        }
-        let answer = run.ask(&Question::Look.to_string(), deadline).ok()?;
-        let seen: Self = serde_json::from_str(&answer).ok()?;
+    fn read(run: Run, answer: &str) -> Option<Self> {
+        let seen: Self = serde_json::from_str(answer).ok()?;
         // Its number is the one that it was found by, whatever it says.
         Some(Self { run: run.process as u32, ..seen })
     }

@@ -18,9 +18,7 @@ pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
         None if args.json => json(),
         None => {
             let (runs, stopped) = Seen::all_and_stopped();
-            for run in &stopped {
-                say::line(Error::Stopped(run.process));
-            }
+            say_stopped(&stopped);
             if runs.is_empty() && stopped.is_empty() {
                 say::line("no run of yours goes on");
             }
@@ -31,12 +29,17 @@ pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
+fn say_stopped(runs: &[Run]) {
+    runs.iter().for_each(|run| say::line(Error::Stopped(run.process)));
+}
+
 /// What all runs tell that answer.
 fn json() -> String {
-    let runs = Run::all().into_iter();
-    let answers = runs.filter_map(|run| Question::Look.ask(run).ok());
+    let (stopped, runs): (Vec<_>, _) = Run::all().into_iter().partition(|run| run.is_stopped());
+    say_stopped(&stopped);
     // As they are: what this version does not know is told too.
-    let values = answers.filter_map(|answer| serde_json::from_str(&answer).ok());
+    let answers = Seen::answers(runs).into_iter();
+    let values = answers.filter_map(|(_, answer)| serde_json::from_str(&answer).ok());
     format!("{:#}", serde_json::Value::Array(values.collect()))
 }
 

@@ -1,8 +1,8 @@
 //! What `overspill metrics --listen` shows to browsers.
 //!
 //! Owns: what is remembered of runs ([`Past`]), and which page is at a path.
-//! Invariants: runs are looked at once a second, however many browsers ask, and none of them waits
-//! for a run. Arguments, which may be secret, are not shown. A run is believed which processes it
+//! Invariants: runs, and where their memory is, are looked at once a second, however many browsers
+//! ask. Arguments, which may be secret, are not shown. A run is believed which processes it
 //! has only of its own user's.
 //! Not here: the form of the pages (`overspill_report`), and how they are sent (`http`).
 
@@ -33,11 +33,13 @@ struct Known {
     samples: Samples,
     /// When the next sample is due.
     next: Instant,
+    /// Where its memory was, and when.
+    maps: Option<(Instant, Vec<MemoryMap>)>,
 }
 
 impl Known {
     fn new(seen: Seen) -> Self {
-        Self { seen, samples: Samples::new(PERIOD), next: Instant::now() }
+        Self { seen, samples: Samples::new(PERIOD), next: Instant::now(), maps: None }
     }
 
     fn look(&mut self, seen: Seen) {
@@ -105,9 +107,18 @@ impl Past {
     }
 
     fn one(&self, number: i32) -> Option<String> {
-        let all = self.all();
-        let (run, known) = all.iter().find(|(run, _)| run.process == number)?;
-        Some(live_html(&known.live(number), &maps_of(run, &known.seen)))
+        let (run, seen, maps) = {
+            let all = self.all();
+            let (run, known) = all.iter().find(|(run, _)| run.process == number)?;
+            (*run, known.seen.clone(), known.maps.clone())
+        };
+        // Page tables may be large: nobody else waits while they are looked at.
+        let fresh = maps.filter(|(at, _)| at.elapsed() < PERIOD);
+        let maps = fresh.unwrap_or_else(|| (Instant::now(), maps_of(&run, &seen)));
+        let mut all = self.all();
+        let known = all.get_mut(&run)?;
+        let (_, maps) = known.maps.insert(maps).clone();
+        Some(live_html(&known.live(number), &maps))
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<Run, Known>> {

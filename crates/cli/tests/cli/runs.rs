@@ -154,7 +154,8 @@ impl Serving {
     /// What is answered there.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut socket = std::net::TcpStream::connect(&self.address).unwrap();
-        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
         answer

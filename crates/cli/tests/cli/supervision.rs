@@ -388,6 +388,14 @@ fn what_is_for_this_process_is_for_its_program() {
     let own = run("LISTEN_PID=$$ WATCHDOG_PID=1");
     assert_eq!((&own[0], &*own[1]), (own.last().unwrap(), "1"), "{own:?}");
     assert_eq!(own[2..6], ["name", "-a", "two", "words"]);
+    // Its arguments are nobody else's, and SIGPIPE is ignored if it was.
+    let ignored = "trap - PIPE; kill -PIPE $$; printf '%s ' \"$@\"";
+    let inner = installation.run(&["--quiet"], &["sh", "-c", ignored, "sh", "--help", "--", "-h"]);
+    let mut outer = Command::new("sh");
+    outer.args(["-c", "trap '' PIPE; export LISTEN_PID=$$; exec \"$@\"", "sh"]);
+    let outer = outer.arg(inner.get_program()).args(inner.get_args()).env("OVERSPILL_CONFIG", "");
+    let said = stdout(&outer.output().unwrap());
+    assert_eq!(said, "--help -- -h ");
     // What is another's stays another's.
     let other = run("LISTEN_PID=1 WATCHDOG_PID=$$");
     assert_eq!((&*other[0], &other[1]), ("1", other.last().unwrap()), "{other:?}");

@@ -151,7 +151,7 @@ fn grown_from_nothing(
         None => room.map_err(refused(&name, "see the free space of"))?,
     };
     if limit.is_none() && size.pages_floor() < LEAST_SLOTS.into() {
-        return Err(DeviceError::DiskFull { name, size });
+        return Err(DeviceError::DiskFull { name, size: Bytes::of_pages(LEAST_SLOTS.into()) });
     }
     let (fd, mut area) = regular(fd, named(name, size.min(facts::file_size_limit())), features)?;
     // What others free may make it true.

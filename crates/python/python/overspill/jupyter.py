@@ -33,6 +33,13 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; write %%overspill 2G [--swap SPEC]...")
 
 
+class _Failed(Exception):
+    """What a cell has already shown, again: so that who runs a notebook hears of it."""
+
+    def _render_traceback_(self) -> list[str]:
+        return []
+
+
 def _limit_of(line: str) -> limit:
     parser = _Parser(prog="%%overspill", add_help=False)
     parser.add_argument("memory")
@@ -54,7 +61,9 @@ def load(shell: Any) -> None:
                 print(one)
             return
         with _limit_of(line):
-            shell.run_cell(cell).raise_error()
+            result = shell.run_cell(cell)
+        if not result.success:
+            raise _Failed
 
     shell.register_magic_function(overspill, magic_kind="line_cell", magic_name="overspill")
 
@@ -72,10 +81,13 @@ def _install(words: argparse.Namespace) -> str:
         "language": "python",
         "metadata": {"debugger": True},
     }
-    with tempfile.TemporaryDirectory() as directory:
-        (Path(directory) / "kernel.json").write_text(json.dumps(spec, indent=1))
+    with tempfile.TemporaryDirectory() as parent:
+        # Its mode is kept: others are to read it, too.
+        directory = Path(parent) / "kernel"
+        directory.mkdir()
+        (directory / "kernel.json").write_text(json.dumps(spec, indent=1))
         where = {"prefix": sys.prefix} if words.sys_prefix else {"user": True}
-        return KernelSpecManager().install_kernel_spec(directory, words.name, **where)
+        return KernelSpecManager().install_kernel_spec(str(directory), words.name, **where)
 
 
 def main() -> None:
