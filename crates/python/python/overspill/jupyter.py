@@ -34,10 +34,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Failed(Exception):
-    """What a cell has already shown, again: so that who runs a notebook hears of it."""
+    """What a cell has already shown, in a line: so that who runs a notebook hears of it."""
 
     def _render_traceback_(self) -> list[str]:
-        return []
+        return [str(self)]
 
 
 def _limit_of(line: str) -> limit:
@@ -62,8 +62,8 @@ def load(shell: Any) -> None:
             return
         with _limit_of(line):
             result = shell.run_cell(cell)
-        if not result.success:
-            raise _Failed
+        if error := result.error_before_exec or result.error_in_exec:
+            raise _Failed(f"{type(error).__name__}: {error}")
 
     shell.register_magic_function(overspill, magic_kind="line_cell", magic_name="overspill")
 
