@@ -199,17 +199,20 @@ impl Report {
 
     /// Returns the lines of the summary.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        let always = [self.paging_line(), self.devices_line()];
-        let other = [self.escaped_line(), self.signal_line(), self.oom_line(), self.lost_line()];
-        let first = std::iter::once(self.memory_line()).chain(self.enough_line());
-        first.chain(always).chain(other.into_iter().flatten())
+        self.limit_lines().chain(self.details()).chain(self.end_lines())
     }
 
     /// Returns what it took, how it ended, and which limits would do.
     pub(super) fn verdict(&self) -> Vec<String> {
-        let ends = [self.signal_line(), self.oom_line(), self.lost_line()];
-        let first = std::iter::once(self.memory_line()).chain(self.enough_line());
-        first.chain(ends.into_iter().flatten()).collect()
+        self.limit_lines().chain(self.end_lines()).collect()
+    }
+
+    fn limit_lines(&self) -> impl Iterator<Item = String> {
+        std::iter::once(self.memory_line()).chain(self.enough_line())
+    }
+
+    fn end_lines(&self) -> impl Iterator<Item = String> {
+        [self.signal_line(), self.oom_line(), self.lost_line()].into_iter().flatten()
     }
 
     /// Returns the other lines of the summary.

@@ -71,6 +71,11 @@ pub(super) struct SeenLatency {
     pub(super) histogram: Vec<(u64, u64)>,
 }
 
+/// All runs: those that are stopped, and the others.
+pub(super) fn stopped_and_others() -> (Vec<Run>, Vec<Run>) {
+    Run::all().into_iter().partition(|run| run.is_stopped())
+}
+
 fn answer_of(run: Run, deadline: Instant) -> Option<String> {
     let answer = || run.ask(&Question::Look.to_string(), deadline).ok();
     if run.is_stopped() { None } else { answer() }
@@ -93,7 +98,7 @@ impl Seen {
 
     /// The same, and those that cannot answer.
     pub(super) fn all_and_stopped() -> (Vec<Self>, Vec<Run>) {
-        let (stopped, runs) = Run::all().into_iter().partition(|run| run.is_stopped());
+        let (stopped, runs) = stopped_and_others();
         (Self::of_all(runs).into_iter().map(|(_, seen)| seen).collect(), stopped)
     }
 

@@ -1,6 +1,6 @@
 //! `overspill stats`.
 
-use super::seen::Seen;
+use super::seen::{Seen, stopped_and_others};
 use super::{Question, of_process};
 use crate::args::StatsArgs;
 use crate::error::Error;
@@ -35,7 +35,7 @@ fn say_stopped(runs: &[Run]) {
 
 /// What all runs tell that answer.
 fn json() -> String {
-    let (stopped, runs): (Vec<_>, _) = Run::all().into_iter().partition(|run| run.is_stopped());
+    let (stopped, runs) = stopped_and_others();
     say_stopped(&stopped);
     // As they are: what this version does not know is told too.
     let answers = Seen::answers(runs).into_iter();
