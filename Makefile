@@ -53,9 +53,9 @@ test:
 
 # Everything but campaigns: what CI runs.
 test-all:
-	scripts/test.sh packages style deny lab unit documents programs-alone programs-most+programs-network,python,loom gauntlet-tested package-tested
+	scripts/test.sh packages style deny lab unit documents programs-alone programs-most+programs-ways,programs-network,python,loom gauntlet-tested package-tested
 
-# Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, storm, kills, armings, faults, kernel, explore, fuzz, mutants,
+# Long tests in turns, until one fails or CAMPAIGN_MINUTES are over: soak, storm, kills, armings, faults, kernel, guests, explore, fuzz, mutants,
 # gauntlet, kernels, or those of PARTS. What was done stands in target/campaign/ledger.jsonl; the next campaign goes on from there.
 PARTS ?=
 campaign: lab
@@ -124,7 +124,7 @@ documents:
 # Real programs under `overspill run`, one at a time: they measure memory. In a selection of which the features are
 # those of the workspace: with others crates would be built again.
 PROGRAMS = $(CARGO) test $(PRODUCT_AND_TESTS) --test programs -- --test-threads=1
-programs: lab programs-alone programs-most programs-network
+programs: lab programs-alone programs-most programs-ways programs-network
 
 # Those that found most in least time, against the quick build: every call that touches memory, every way, forks, kills.
 FIRST = apart:: children:: core_dump:: faults:: keeper:: limits:: mapping_calls:: memory_calls:: one_limit:: process_calls:: python:: system_calls:: thread_ends:: ways::
@@ -132,13 +132,15 @@ programs-first: program
 	OVERSPILL_TEST_PROFILE=quick $(PROGRAMS) $(FIRST) --skip flush_amid_forks --skip killed_ --skip sorts_random_lines \
 		--skip shares_pipes_with_children --skip computes_on_arrays
 
-# Those that look at the whole machine; those over networks, which mostly wait; the others.
+# Those that look at the whole machine; those over networks, which mostly wait; those of each way; the others.
 programs-alone: lab
 	$(PROGRAMS) kills:: compare::
 programs-network: lab
 	$(PROGRAMS) cluster:: network::
+programs-ways: lab
+	$(PROGRAMS) ways:: touches::
 programs-most: lab
-	$(PROGRAMS) --skip kills:: --skip compare:: --skip cluster:: --skip network::
+	$(PROGRAMS) --skip kills:: --skip compare:: --skip cluster:: --skip network:: --skip ways:: --skip touches::
 
 # The Python package as its users have it, and its tutorial.
 python: build

@@ -38,9 +38,9 @@ def storms(seed):
     return [ROOT / "tests/gauntlet/storm.py", "--first", str(seed), "--seeds", str(STORMS)], {}, STORMS
 
 
-def episodes(package, test, count):
+def episodes(package, count, *tests):
     """A part that plays episodes from a seed on."""
-    command = ["cargo", "test", "-q", "--release", "-p", package, "--test", test]
+    command = ["cargo", "test", "-q", "--release", "-p", package, *tests]
     return lambda seed: (command, CHECKED | {"OVERSPILL_SEED": str(seed), "OVERSPILL_SEEDS": str(count)}, count)
 
 
@@ -59,8 +59,9 @@ SEEDED = {
     "storm": storms,
     "kills": seeded("kills.py", "--kills", str(KILLS)),
     "armings": seeded("armings.py"),
-    "faults": episodes("overspill-engine", "faults", EPISODES),
-    "kernel": episodes("overspill", "kernel", KERNEL_EPISODES),
+    "faults": episodes("overspill-engine", EPISODES, "--test", "faults"),
+    "kernel": episodes("overspill", KERNEL_EPISODES, "--test", "kernel"),
+    "guests": episodes("overspill-keeper", EPISODES, "--lib", "episodes"),
     "explore": schedules,
     "fuzz": fuzz,
 }

@@ -106,7 +106,7 @@ def one_kill(directory, swap, chance, number):
     program = chance.choice([["soak", "touch", str(chance.randint(1, 4)), "24", "2", str(number)],
                              ["soak", "forks", "0", "16", "2", str(number)],
                              ["storm", "48", "2", "2", str(number), "forks"]])
-    place = chance.choice([f"file:{swap}", f"file:{swap}/named:64M", f"file:{swap},serve=apart", "compressed:256M",
+    place = chance.choice([f"file:{swap}", f"file:{swap}/named:64M", "ram:256M,mirror=ram:256M", "compressed:256M",
                            "ram:256M"])
     command = [str(OVERSPILL), "run", "--quiet", "--memory", "8M", "--swap", place, "--",
                str(directory / program[0]), *program[1:]]

@@ -2,12 +2,16 @@
 """Measures how right a run's summary is about other limits: ten programs, each at five.
 
     make program && tests/gauntlet/prediction.py [--markdown FILE] [--svg FILE] [PROGRAM...]
+    make program && tests/gauntlet/prediction.py --totals [--busy] [PROGRAM...]
 
 Each program runs without a limit that matters, at 40 % of what it has then, and at 50 to 90 %. From the
 run at 40 % alone the others are predicted. Prints for each the time that threads waited for pages, as a
 part of what they waited at 40 %, predicted and measured; and what the run says is enough, of what the
 program has. Takes a quarter of an hour, Python, and what PROGRAMS names; what is not there is left out,
 with a line. The picture needs python3-matplotlib.
+
+With --totals it measures how right the time is that a run says it has waited: without that the run at 40 % has taken as
+long as one takes at what it says is enough. With --busy two programs that only compute run beside, on both of two CPUs.
 """
 
 import argparse
@@ -15,6 +19,7 @@ import json
 import os
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -171,13 +176,47 @@ def part_left(base, memory):
     return [pages for at, pages in left if at <= more][-1] / left[0][1]
 
 
-def measure(name):
+def prepared(name):
     needs, prepare, command = PROGRAMS[name]
     if not shutil.which(needs):
         print(f"{name}: left out, there is no {needs}", file=sys.stderr)
         return None
     if prepare:
         subprocess.run(prepare, shell=True, check=True, env=os.environ | {"GO111MODULE": "off"})
+    return command
+
+
+def total(name):
+    """A row, and by how many times the time without waiting is other than it is with enough."""
+    command = prepared(name)
+    if not command:
+        return None
+    base = run(command, int(run(command, "6G")["in_use_bytes_max"] * BASE))
+    wall, waited = base["wall_seconds"], base["stall_some_seconds"]
+    measured = statistics.median(run(command, base["enough_bytes"])["wall_seconds"] for _ in range(3))
+    times = (wall - waited) / measured
+    row = f"| {name} | {wall:.2f} s | {waited / wall:.0%} | {wall - waited:.2f} s | {measured:.2f} s | {times:.2f} |"
+    print(row, flush=True)
+    return times
+
+
+def totals(names, busy):
+    print("| program | at 40 % | waits | without that | with *enough* | times |\n|---|---|---|---|---|---|")
+    beside = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2 if busy else 0)]
+    try:
+        found = sorted(max(times, 1 / times) for times in map(total, names) if times)
+    finally:
+        for process in beside:
+            process.kill()
+            process.wait()
+    within = sum(times <= 1.5 for times in found)
+    print(f"{within} of {len(found)} within 1.5; median {statistics.median(found):.2f}, largest {found[-1]:.2f}")
+
+
+def measure(name):
+    command = prepared(name)
+    if not command:
+        return None
     free = run(command, "6G")
     most = free["in_use_bytes_max"]
     base = run(command, int(most * BASE))
@@ -231,12 +270,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--markdown", type=pathlib.Path)
     parser.add_argument("--svg", type=pathlib.Path)
+    parser.add_argument("--totals", action="store_true")
+    parser.add_argument("--busy", action="store_true")
     parser.add_argument("programs", nargs="*", default=list(PROGRAMS))
     args = parser.parse_args()
     outputs = [path and path.absolute() for path in (args.markdown, args.svg)]
     with tempfile.TemporaryDirectory(prefix="overspill-prediction-") as work:
         os.chdir(work)
         write_files()
+        if args.totals:
+            return totals(args.programs, args.busy)
         results = [result for result in map(measure, args.programs) if result]
         os.chdir("/")
     errors = sorted(abs(predicted - measured) for result in results for predicted, measured in result["rows"])

@@ -58,7 +58,7 @@ def build(directory):
 
 def devices(directory, loop):
     found = ["compressed:2G", "compressed:2G,algo=zstd", "ram:2G", f"file:{directory}:2G",
-             f"compressed:64M,pri=9 --swap file:{directory}:2G", f"file:{directory}:2G,serve=apart"]
+             f"compressed:64M,pri=9 --swap file:{directory}:2G", "ram:2G,mirror=ram:2G"]
     return [device.split() for device in found + ([f"block:{loop.name} --force"] if loop.name else [])]
 
 
@@ -160,7 +160,7 @@ def change_swap(process, directory, places, seed):
     """Adds swap to a run and takes it away until it ends, or no more can be added. One place that holds everything stays."""
     chance = random.Random(seed)
     large = [number for number, place in enumerate(places) if "2G" in place]
-    kinds = ["ram:2G", "compressed:2G", f"file:{directory}:2G", f"file:{directory}:2G,pri=7", "ram:2G,serve=apart"]
+    kinds = ["ram:2G", "compressed:2G", f"file:{directory}:2G", f"file:{directory}:2G,pri=7", "ram:2G,mirror=ram:2G"]
     number = len(places)
     while process.poll() is None and (number < len(places) + 8 or len(large) > 1):
         time.sleep(chance.uniform(0, 2))

@@ -37,7 +37,7 @@ impl Scene {
         let bench = if is_possible() { Bench::with(&[])? } else { return None };
         let program = bench.cc_with("attach.c", &["-static"], "attach");
         let words = [before, &[program.to_str().unwrap(), case]].concat();
-        let program = bench.job(&words).patience(60 + 2 * rounds() as u64).plain();
+        let program = bench.job(&words).patience(60 + 10 * rounds() as u64).plain();
         Some(Self { bench, program })
     }
 
@@ -159,10 +159,10 @@ fn who_runs_already_is_limited_and_let_go() {
     scene.end();
 }
 
-/// More of them: ATTACHMENTS.
+/// More of them: ATTACHMENTS, or `make armings`.
 fn rounds() -> usize {
     let wanted = std::env::var("ATTACHMENTS").ok();
-    wanted.map_or(20, |wanted| wanted.parse().expect("a number"))
+    wanted.map_or(8, |wanted| wanted.parse().expect("a number"))
 }
 
 /// At any moment: in the middle of an attach, of a fork, of a batch.

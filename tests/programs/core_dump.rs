@@ -111,6 +111,27 @@ fn a_core_of_a_child_is_whole() {
     cores_are_whole("forks_and_dumps");
 }
 
+/// Its agent's number may be another process's by the time that its core is found: who may look at
+/// all processes looks at none for who may not.
+#[test]
+fn a_core_of_another_user_is_left_as_the_kernel_made_it() {
+    let Some(bench) = crate::gates::bench(&["cc", "sh", "setpriv"]) else { return };
+    if !has_cores_in_directory() {
+        return;
+    }
+    let program = bench.cc("core_dump.c");
+    let user = crate::gates::USER.to_string();
+    let script = format!(
+        "ulimit -c unlimited && exec setpriv --reuid {user} --regid {user} --clear-groups {} dumps",
+        program.display()
+    );
+    let ended = bench.job(&["sh", "-c", &script]).patience(60);
+    let ended = ended.paged(&["--memory", &LIMIT.to_string(), "--swap", "ram:256M"]).end();
+    assert!(ended.stat("/summary/pages_out") > 0, "{ended}");
+    let said = "has dumped core, and what was out is zeros there: it has another user";
+    assert!(ended.errors.contains(said), "{ended}");
+}
+
 /// And it is paged again when the debugger has gone.
 #[test]
 fn a_debugger_finds_all_of_a_program() {

@@ -1,5 +1,6 @@
-//! A limit that is changed while a program goes on.
+//! A limit that is changed while a program goes on, and one for many processes.
 
+use crate::keeper;
 use crate::random::Random;
 use overspill_programs::bench::{Bench, overspill};
 use overspill_programs::job::{Ended, MIB, assert_same};
@@ -59,4 +60,84 @@ fn a_limit_that_goes_up_and_down_costs_no_byte() {
     assert_same(&plain.output, &ended.output);
     let longest = taken.iter().copied().fold(0.0, f64::max);
     assert!(taken.len() > 10 && longest < SECONDS_MAX, "{taken:?}");
+}
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Runs so many processes in a limit, each of which has so much and sleeps then. Their lines do not
+/// mix: `print` makes two writes with PYTHONUNBUFFERED.
+fn many(processes: usize, mib: usize, limit: u64) -> Option<Ended> {
+    let bench = keeper::bench(&[PYTHON, "sh"])?;
+    let fills = format!(
+        "import sys, time; b = bytearray({mib} << 20); b[::4096] = b[::4096]; time.sleep(8); \
+         sys.stdout.write(str(sum(b)) + chr(10))"
+    );
+    let script = format!("for i in $(seq {processes}); do {PYTHON} -c '{fills}' & done; wait");
+    let options = ["--memory", &limit.to_string(), "--swap", "compressed:1G"];
+    let ended = bench.job(&["sh", "-c", &script]).paged(&options).success();
+    assert_eq!(ended.text(), "0\n".repeat(processes), "{ended}");
+    println!("{ended}");
+    Some(ended)
+}
+
+/// Each has a MiB and more of what it has written of its libraries, which stays.
+#[test]
+fn many_processes_keep_to_a_limit() {
+    let Some(ended) = many(24, 6, 80 * MIB) else { return };
+    assert_eq!(ended.stat("/over_limit_bytes_max"), 0, "{ended}");
+    assert!(!ended.errors.contains("above the limit"), "{ended}");
+}
+
+#[test]
+fn a_limit_that_cannot_be_kept_is_said_to_be_exceeded() {
+    let Some(ended) = many(32, 2, 24 * MIB) else { return };
+    assert!(ended.stat("/over_limit_bytes_max") > MIB, "{ended}");
+    assert!(ended.errors.contains("it cannot leave memory"), "at once: {ended}");
+    assert!(ended.errors.contains("above the limit stayed in memory"), "at the end: {ended}");
+}
+
+/// Nobody is outside a limit for what it calls its memory.
+#[test]
+fn who_has_memory_called_as_ours_is_paged() {
+    let Some(bench) = keeper::bench(&[PYTHON]) else { return };
+    let program = "import os, mmap, time\n\
+        fd = os.memfd_create('overspill-letters'); os.ftruncate(fd, 1 << 20)\n\
+        m = mmap.mmap(fd, 1 << 20); b = bytearray(os.urandom(1 << 20) * 96); time.sleep(1)\n\
+        print([line.split()[1] for line in open('/proc/self/status') if 'RssAnon' in line][0])";
+    let ended = bench.job(&[PYTHON, "-c", program]).paged(&["--memory", "16M"]).success();
+    let kib: u64 = ended.text().trim().parse().unwrap();
+    assert!(kib << 10 < 20 * MIB, "{kib} KiB: {ended}");
+}
+
+/// What relatives share counts once: 80 MiB that seven processes have fit into 160.
+#[test]
+fn a_family_that_fits_is_left_alone() {
+    let Some(bench) = keeper::bench(&[PYTHON]) else { return };
+    let program = "import os\nb = bytearray(80 << 20)\n\
+        for i in range(0, len(b), 4096): b[i:i + 4096] = b'1' * 4096\n\
+        for n in range(6):\n if not os.fork():\n  \
+        n = sum(sum(b[i::4096]) > 0 for i in range(0, 4096, 512) for _ in range(3))\n  \
+        os.write(1, b'%d\\n' % n); os._exit(0)\n\
+        for n in range(6): os.wait()";
+    let job = bench.job(&[PYTHON, "-c", program]);
+    let ended = job.paged(&["--memory", "160M", "--swap", "compressed:1G"]).success();
+    assert_eq!(ended.text(), "24\n".repeat(6), "{ended}");
+    assert_eq!(ended.stat("/summary/pages_out"), 0, "{ended}");
+    let held = ended.stat("/in_use_bytes_max");
+    assert!((80 * MIB..120 * MIB).contains(&held), "{held}: {ended}");
+}
+
+/// As a program that has its own userfaultfd from the start.
+#[test]
+fn who_is_outside_is_named_with_the_reason() {
+    let Some(bench) = keeper::bench(&["cc"]) else { return };
+    let program = bench.cc("late_calls.c");
+    let job = bench.job(&[program.as_os_str(), "pages_itself_first".as_ref()]);
+    let ended = job.paged(&["--memory", "16M", "--swap", "ram:256M"]).success();
+    assert!(ended.errors.contains("outside the limit: late_calls"), "{ended}");
+    assert_eq!(
+        ended.errors.matches("by a userfaultfd").count(),
+        2,
+        "at once, and at the end: {ended}"
+    );
 }

@@ -27,6 +27,7 @@ mod guide;
 mod hostile;
 mod keeper;
 mod kills;
+mod late_calls;
 mod libraries;
 mod limits;
 mod long_runs;

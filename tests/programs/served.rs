@@ -1,5 +1,5 @@
-//! A device that one process apart has open serves every program, and no other process of the run
-//! can open it.
+//! A place that a process of its own has open, here a mirror of two on this machine, serves every
+//! program of a run.
 
 use crate::compressed::TREE;
 use overspill_programs::bench::Bench;
@@ -37,13 +37,19 @@ while not os.path.exists('go'): time.sleep(0.01)
 os.unlink('go')
 ";
 
+const RAM: &str = "ram:512M,mirror=ram:512M";
+
+/// On a file and in memory.
+fn mirrored(bench: &Bench) -> String {
+    format!("file:{}:512M,mirror=ram:512M", bench.path("").display())
+}
+
 #[test]
 fn a_tree_of_processes_asks_for_its_pages() {
     let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3"]) else { return };
     let job = bench.job(&["/usr/bin/python3", "-c", TREE]);
     let plain = job.plain().success();
-    let file = format!("file:{},serve=apart", bench.path("").display());
-    for swap in [&file, "ram:512M,serve=apart", "ram:512M,serve=apart,encrypt=on"] {
+    for swap in [&mirrored(&bench), RAM, "ram:512M,mirror=ram:512M,encrypt=on"] {
         let paged = job.paged(&["--memory", &LIMIT.to_string(), "--swap", swap, "--quiet"]);
         let paged = paged.success();
         assert_same(&plain.output, &paged.output);
@@ -54,7 +60,7 @@ fn a_tree_of_processes_asks_for_its_pages() {
 #[test]
 fn a_program_elsewhere_with_all_descriptors_closed_is_served() {
     let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3"]) else { return };
-    works_elsewhere(&bench, &format!("file:{},serve=apart", bench.path("").display()));
+    works_elsewhere(&bench, &mirrored(&bench));
 }
 
 /// Runs a program that could reach no device by itself.
@@ -93,9 +99,8 @@ open("report", "w").write("as it was")
 fn processes_that_go_on_after_the_program_are_served() {
     let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3"]) else { return };
     let job = bench.job(&["/usr/bin/python3", "-c", GOES_ON]);
-    let swap = format!("file:{},serve=apart", bench.path("").display());
     let limit = LIMIT.to_string();
-    let ended = job.paged(&["--memory", &limit, "--swap", &swap]).success();
+    let ended = job.paged(&["--memory", &limit, "--swap", RAM]).success();
     assert!(ended.errors.contains("processes that it started go on"), "{ended}");
     let report = std::fs::read_to_string(bench.path("report"));
     assert_eq!(report.ok().as_deref(), Some("as it was"), "{ended}");
@@ -116,7 +121,7 @@ fn holders(running: &Running, file: &Path) -> Vec<i32> {
 fn only_one_process_has_the_device_open() {
     let Some(bench) = Bench::with(&["overspill-server", "/usr/bin/python3"]) else { return };
     let file = bench.path("swap");
-    for (options, expected) in [("", 2), (",serve=apart", 1)] {
+    for (options, expected) in [("", 2), (",mirror=ram:128M", 1)] {
         std::fs::write(&file, b"").unwrap();
         let job = bench.job(&["/usr/bin/python3", "-c", WAITING]);
         let swap = format!("file:{}:128M{options}", file.display());

@@ -108,7 +108,7 @@ fn comes_and_goes(bench: &Bench, by: impl FnOnce(Job) -> Job) {
     wait_for(&bench.path("ready"));
     let own_place = format!("file:{}:400M", own.display());
     let file = format!("file:{}:900M", directory.display());
-    for place in [&*own_place, "compressed:100M", "ram:50M,serve=apart", &*file] {
+    for place in [&*own_place, "compressed:100M", "ram:50M,mirror=ram:50M", &*file] {
         let said = set(&running, "--swapon", place).unwrap();
         assert!(said.contains("swaps to"), "{said}");
         std::thread::sleep(Duration::from_millis(50));
@@ -158,7 +158,7 @@ fn programs_start_while_swap_comes_and_goes() {
         let swap = ["--swap", "compressed:200M", "--swap", &little];
         let running = job.paged(&[&["--memory", "16M", "--quiet"], &swap[..]].concat());
         let (mut random, mut on, mut added) = (Random::new(round), vec![0], 0);
-        let places = ["ram:200M", "compressed:200M", "ram:200M,serve=apart", "file:.:200M"];
+        let places = ["ram:200M", "compressed:200M", "ram:200M,mirror=ram:200M", "file:.:200M"];
         while added < 8 {
             std::thread::sleep(Duration::from_millis(random.below(120)));
             let done = if on.len() < 2 || random.below(2) == 0 {

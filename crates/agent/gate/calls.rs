@@ -15,7 +15,7 @@ use crate::gate::{PIN_ROBUST, PIN_RSEQ, PIN_TASK, SECOND_AT, STUBS_AT, Slot, Spa
 use crate::entry::door;
 use crate::touches;
 use crate::transfers;
-use crate::kernel::{self, EINVAL, EPERM, ENOSYS, MASK_BYTES, number};
+use crate::kernel::{self, EBUSY, EINVAL, ENOMEM, EPERM, ENOSYS, MASK_BYTES, number};
 use crate::memory;
 use crate::signals::{self, OURS, SIGBUS, SIGSEGV, SIGSYS};
 use crate::slots::Seat;
@@ -36,6 +36,7 @@ const MADV_PAGEOUT: usize = 21;
 const TOLD: [usize; 5] =
     [MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_PAGEOUT];
 const KVM_CREATE_VM: usize = 0xae01;
+const UFFDIO_REGISTER: usize = 0xc020_aa00;
 /// Bytes of the instruction that makes a call.
 const CALL_BYTES: u64 = 2;
 
@@ -152,15 +153,18 @@ fn call(seat: Seat, slot: &mut Slot, info: &Info, context: &mut Context) {
                 change_arguments(seat, slot, context, number, part);
                 to_stub(seat, context, THIRD_AT);
             }
-            None => {
-                holds::hold(seat, slot, number, &context.arguments());
+            None if holds::hold(seat, slot, number, &context.arguments()) => {
                 to_stub(seat, context, 0);
             }
+            None => context.returns(-ENOMEM),
         },
         Way::Changed(arguments) => {
             // What has taken an argument's place is ours, and always there.
-            change_arguments(seat, slot, context, number, arguments);
-            to_stub(seat, context, SECOND_AT);
+            if change_arguments(seat, slot, context, number, arguments) {
+                to_stub(seat, context, SECOND_AT);
+            } else {
+                context.returns(-ENOMEM);
+            }
         }
         Way::Waits => {
             change_arguments(seat, slot, context, number::PPOLL, [0; 6]);
@@ -171,18 +175,27 @@ fn call(seat: Seat, slot: &mut Slot, info: &Info, context: &mut Context) {
     }
 }
 
-/// Holds what a call touches with other arguments than the program's, and keeps those.
+/// What an `ioctl` asks for: the kernel takes 32 bits of it, whatever a program has in the others.
+fn request(arguments: [usize; 6]) -> usize {
+    arguments[1] as u32 as usize
+}
+
+/// Holds what a call touches with other arguments than the program's, and keeps those; false if
+/// that is too much, as a part of a transfer never is.
 fn change_arguments(
     seat: Seat,
     slot: &mut Slot,
     context: &mut Context,
     number: usize,
     arguments: [usize; 6],
-) {
-    holds::hold(seat, slot, number, &arguments);
+) -> bool {
+    if !holds::hold(seat, slot, number, &arguments) {
+        return false;
+    }
     // SAFETY: this thread's.
     unsafe { seat.to_return() }.arguments = context.arguments().map(|word| word as u64);
     context.set_arguments(arguments);
+    true
 }
 
 /// A thread comes back from its stub: its transfer goes on, or ends.
@@ -245,8 +258,12 @@ fn way(seat: Seat, slot: &mut Slot, number: usize, context: &mut Context) -> Way
         number::SECCOMP if arguments[0] <= SECCOMP_SET_MODE_FILTER => wait_for_opening(slot, number),
         number::PRCTL if arguments[0] == kernel::PR_SET_SECCOMP => wait_for_opening(slot, number),
         number::MADVISE if TOLD.contains(&arguments[2]) => Way::Done(advise(number, arguments)),
+        // As where another userfaultfd has the memory: what is out would be missing for it, too.
+        number::IOCTL if request(arguments) == UFFDIO_REGISTER && letters::tells_of_touches() => {
+            Way::Done(-EBUSY)
+        }
         // The kernel touches its memory for it, and would find what is out missing.
-        number::IOCTL if arguments[1] == KVM_CREATE_VM => Way::Done(-EPERM),
+        number::IOCTL if request(arguments) == KVM_CREATE_VM => Way::Done(-EPERM),
         number::EXIT => {
             // No signal comes any more: the slot is another's when the thread has ended.
             context.mask = u64::MAX;

@@ -4,14 +4,18 @@
 //! Invariants: a range is held before it is touched, and the agent moves nothing that is held. It
 //! chose what it moves before it could see that: so it is waited for. A range may be longer than
 //! what the kernel touches; a call of which nothing is known holds a page behind each argument.
-//! Where nothing is there the kernel finds the same.
+//! Where nothing is there the kernel finds the same. Of a call that names more than may be held at
+//! a time the first part is, which it moves, and says so; one that needs all of it fails with
+//! ENOMEM.
 //! Not here: which argument leads where (`calls`).
 //! Rejected: making a call again that failed for want of a page: it may have taken what it lost.
 
 use crate::gate::{HOLDS_MAX, Slot, Span as Held};
 use crate::kernel::number;
+use crate::letters;
 use crate::memory;
 use crate::slots::{self, Seat};
+use crate::transfers::POPULATE;
 use crate::walk::{Memory, Span, walk};
 use crate::words::PAGE_BYTES;
 use core::sync::atomic::Ordering::Relaxed;
@@ -73,10 +77,14 @@ impl Ranges<'_> {
     }
 }
 
-/// Brings in and holds what a call touches.
-pub fn hold(seat: Seat, slot: &mut Slot, number: usize, arguments: &[usize; 6]) {
+/// Brings in and holds what a call touches; false if all of it is needed, and too much to be held.
+pub fn hold(seat: Seat, slot: &mut Slot, number: usize, arguments: &[usize; 6]) -> bool {
     if number == number::EXECVE || number == number::EXECVEAT {
-        return hold_all(seat, slot, number, arguments);
+        hold_all(seat, slot, number, arguments);
+        return true;
+    }
+    if is_of_range(number, arguments) && arguments[1] > letters::hold_bytes_max() {
+        return false;
     }
     let mut ranges = begin(slot);
     each(number, arguments, Some(&mut ranges));
@@ -85,6 +93,7 @@ pub fn hold(seat: Seat, slot: &mut Slot, number: usize, arguments: &[usize; 6]) 
         // What is read may be another thing now: it is what the kernel reads, too.
         each(number, arguments, None);
     }
+    true
 }
 
 /// Holds so many bytes at a place.
@@ -124,11 +133,16 @@ fn settle(seat: Seat) {
 
 /// Adds each range of a call to others, or brings it in. (One function: each walk takes room.)
 fn each(number: usize, arguments: &[usize; 6], mut to: Option<&mut Ranges<'_>>) {
-    let mut bad = 0;
-    let mut sink = |span: Span| match &mut to {
-        Some(ranges) => ranges.add(span.start, span.len),
-        None if bad < BAD_MAX && !bring_in(span) => bad += 1,
-        None => {}
+    let (mut bad, mut left) = (0, letters::hold_bytes_max());
+    let mut sink = |Span { start, len }: Span| {
+        // What says where the rest is has no more than a page.
+        let len = len.min(left.max(PAGE_BYTES));
+        left = left.saturating_sub(len);
+        match &mut to {
+            Some(ranges) => ranges.add(start, len),
+            None if bad < BAD_MAX && !bring_in(Span { start, len }) => bad += 1,
+            None => {}
+        }
     };
     if is_of_range(number, arguments) {
         return sink(Span { start: arguments[0], len: arguments[1] });
@@ -145,7 +159,6 @@ fn each(number: usize, arguments: &[usize; 6], mut to: Option<&mut Ranges<'_>>) 
 
 /// True for a call that has the kernel touch all of a range.
 fn is_of_range(number: usize, arguments: &[usize; 6]) -> bool {
-    const POPULATE: [usize; 2] = [22, 23];
     match number {
         number::MLOCK | number::MLOCK2 => true,
         number::MADVISE => POPULATE.contains(&arguments[2]),

@@ -32,6 +32,8 @@ pub mod number {
     pub const GETSOCKOPT: usize = 55;
     pub const PREADV: usize = 295;
     pub const PWRITEV: usize = 296;
+    pub const PREADV2: usize = 327;
+    pub const PWRITEV2: usize = 328;
     pub const SCHED_YIELD: usize = 24;
     pub const MREMAP: usize = 25;
     pub const GETPID: usize = 39;
@@ -79,6 +81,7 @@ pub const ESRCH: isize = 3;
 pub const E2BIG: isize = 7;
 pub const EAGAIN: isize = 11;
 pub const ENOMEM: isize = 12;
+pub const EBUSY: isize = 16;
 pub const EFAULT: isize = 14;
 pub const EINVAL: isize = 22;
 pub const ENOSYS: isize = 38;

@@ -11,11 +11,11 @@
 use crate::entry::base;
 use crate::gate::{
     BELL_AT, COUNTED_AT, GLOBALS_AT, Globals, LETTER_PAGES, LETTERS, LETTERS_AT, Letter, WISH_AT,
-    letter_state, touches,
+    letter_state,
 };
 use crate::kernel;
 use crate::slots::Seat;
-use crate::words::PAGE_BYTES;
+use crate::words::{Barrier, PAGE_BYTES};
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -37,17 +37,23 @@ pub fn has_keeper() -> bool {
     page().load(Relaxed) != 0
 }
 
-/// How the keeper hears of touches by letters alone, one of [`touches`]; none if it does not.
-pub fn touches() -> u32 {
+/// What has touches be signals, of which the keeper hears by letters alone; `None` if they are not.
+pub fn barrier() -> Option<Barrier> {
     match has_keeper() {
-        true => word(base() + GLOBALS_AT + offset_of!(Globals, touches)).load(Relaxed),
-        false => touches::NONE,
+        true => Barrier::of(word(base() + GLOBALS_AT + offset_of!(Globals, barrier)).load(Relaxed)),
+        false => None,
     }
+}
+
+/// Bytes that a call may hold at a time.
+pub fn hold_bytes_max() -> usize {
+    let pages = word(base() + GLOBALS_AT + offset_of!(Globals, hold_pages_max)).load(Relaxed);
+    pages as usize * PAGE_BYTES
 }
 
 /// True if the keeper hears of touches by letters alone.
 pub fn tells_of_touches() -> bool {
-    touches() != touches::NONE
+    barrier().is_some()
 }
 
 /// Writes a letter, and waits for its answer; `wait` is called when none has come for a while.

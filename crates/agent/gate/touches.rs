@@ -8,11 +8,11 @@
 //! Not here: which touch is the program's mistake, which the keeper knows.
 
 use crate::frames::{Context, Info};
-use crate::gate::{access, letter, touches};
+use crate::gate::{access, letter};
 use crate::kernel::{self, EINVAL, ENOSYS, number};
 use crate::letters::{self, tells_of_touches};
 use crate::shut;
-use crate::words::PAGE_BYTES;
+use crate::words::{Barrier, PAGE_BYTES};
 
 /// `si_code` of a signal for which there is an address: nothing is there, or it may not be touched.
 const WITH_ADDRESS: [i32; 2] = [1, 2];
@@ -52,14 +52,14 @@ pub fn change(number: usize, arguments: [usize; 6]) -> Option<isize> {
         }
         number::PROCESS_MADVISE if tells_of_touches() => return Some(-ENOSYS),
         // What is shut could not be opened.
-        number::MSEAL if letters::touches() == touches::SHUT => return Some(-ENOSYS),
+        number::MSEAL if letters::barrier() == Some(Barrier::NoAccess) => return Some(-ENOSYS),
         _ => false,
     };
     (is_change && tells_of_touches()).then(|| make(number, arguments))
 }
 
 fn make(number: usize, arguments: [usize; 6]) -> isize {
-    let may_be_shut = letters::touches() == touches::SHUT;
+    let may_be_shut = letters::barrier() == Some(Barrier::NoAccess);
     match number {
         number::MREMAP if may_be_shut => shut::begin_remap(arguments),
         _ => _ = letters::ask(letter::CHANGE, [0; 4], || {}),

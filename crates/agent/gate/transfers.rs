@@ -1,6 +1,7 @@
 //! Long reads and writes, in parts.
 //!
-//! Owns: which calls are cut, and what goes on where.
+//! Owns: which calls are cut, and what goes on where. So is advice to bring in a range
+//! (MADV_POPULATE_READ and _WRITE), of which the first parts may be out again when the last is in.
 //! Invariants: a part is held, not the whole, which may be more than there is memory for. A program
 //! gets what one call would have given it: what a part has moved is counted, an error after that is
 //! the next call's. What is one message is never cut. Between two parts the thread comes back here
@@ -16,6 +17,10 @@ use core::mem::MaybeUninit;
 
 /// Bytes of a part. What is not longer is not cut.
 pub const PART_BYTES: usize = 256 << 10;
+/// MADV_POPULATE_READ and MADV_POPULATE_WRITE.
+pub const POPULATE: [usize; 2] = [22, 23];
+/// The offset of a call that goes on where its file is.
+const FROM_HERE: usize = usize::MAX;
 /// The most vectors of a call.
 const UIO_MAXIOV: usize = 1024;
 const VECTOR_BYTES: usize = 16;
@@ -38,6 +43,8 @@ const MODE_AT: usize = 6;
 enum Kind {
     Read,
     Write,
+    /// Nothing is counted: there is success or an error.
+    Populate,
 }
 
 /// A call that may be cut.
@@ -56,14 +63,15 @@ const fn row(kind: Kind, is_of_vectors: bool, has_offset: bool, is_message: bool
 
 fn row_of(number: usize) -> Option<Row> {
     Some(match number {
+        number::MADVISE => row(Kind::Populate, false, false, false),
         number::READ => row(Kind::Read, false, false, false),
         number::WRITE => row(Kind::Write, false, false, false),
         number::PREAD64 => row(Kind::Read, false, true, false),
         number::PWRITE64 => row(Kind::Write, false, true, false),
         number::READV => row(Kind::Read, true, false, false),
         number::WRITEV => row(Kind::Write, true, false, false),
-        number::PREADV => row(Kind::Read, true, true, false),
-        number::PWRITEV => row(Kind::Write, true, true, false),
+        number::PREADV | number::PREADV2 => row(Kind::Read, true, true, false),
+        number::PWRITEV | number::PWRITEV2 => row(Kind::Write, true, true, false),
         number::RECVFROM => row(Kind::Read, false, false, true),
         number::SENDTO => row(Kind::Write, false, false, true),
         _ => return None,
@@ -74,6 +82,12 @@ fn row_of(number: usize) -> Option<Row> {
 pub fn begin(slot: &mut Slot, number: usize, arguments: &[usize; 6]) -> Option<[usize; 6]> {
     let row = row_of(number)?;
     let bytes = match row.is_of_vectors {
+        _ if row.kind == Kind::Populate => {
+            if !POPULATE.contains(&arguments[2]) {
+                return None;
+            }
+            arguments[1]
+        }
         false => arguments[2],
         true if arguments[2] <= UIO_MAXIOV => vectors_bytes(arguments[1], arguments[2])?,
         true => return None,
@@ -81,7 +95,10 @@ pub fn begin(slot: &mut Slot, number: usize, arguments: &[usize; 6]) -> Option<[
     if bytes <= PART_BYTES || isize::try_from(bytes).is_err() {
         return None;
     }
-    let goes_on = goes_on(&row, arguments)?;
+    let goes_on = match row.kind {
+        Kind::Populate => GoesOn::Always,
+        Kind::Read | Kind::Write => goes_on(&row, arguments)?,
+    };
     (slot.transfer_number, slot.transfer_bytes) = (number as u64, bytes as u64);
     (slot.transfer_done, slot.transfer_goes_on) = (0, goes_on as u64);
     next(slot, arguments, 0)
@@ -145,10 +162,13 @@ fn next(slot: &mut Slot, arguments: &[usize; 6], done: usize) -> Option<[usize; 
     let row = row_of(slot.transfer_number as usize)?;
     let bytes = (slot.transfer_bytes as usize).saturating_sub(done).min(PART_BYTES);
     let mut part = *arguments;
-    if row.has_offset {
+    if row.has_offset && part[3] != FROM_HERE {
         part[3] = part[3].wrapping_add(done);
     }
-    if row.is_of_vectors {
+    if row.kind == Kind::Populate {
+        (part[0], part[1]) = (arguments[0].wrapping_add(done), bytes);
+        slot.transfer_part = bytes as u64;
+    } else if row.is_of_vectors {
         let (count, taken) = take_vectors(slot, [arguments[1], arguments[2]], done, bytes);
         (part[1], part[2]) = (slot.vectors.as_ptr() as usize, count);
         slot.transfer_part = taken as u64;
@@ -190,15 +210,24 @@ fn take_vectors(
 pub fn result_of(slot: &Slot, result: isize) -> isize {
     let done = slot.transfer_done as isize;
     match result {
+        // If a signal comes between parts, what is left is brought in when it is touched.
+        _ if is_populating(slot) => result,
         moved if moved >= 0 => done + moved,
         _ if done > 0 => done,
         error => error,
     }
 }
 
+fn is_populating(slot: &Slot) -> bool {
+    slot.transfer_number == number::MADVISE as u64
+}
+
 /// A part has been made. Returns the arguments of the next, if there is one.
 pub fn go_on(slot: &mut Slot, seat: Seat, context: &Context) -> Option<[usize; 6]> {
-    let moved = context.rax as isize;
+    let moved = match context.rax as isize {
+        0 if is_populating(slot) => slot.transfer_part as isize,
+        result => result,
+    };
     let was_whole = moved >= 0 && moved as u64 == slot.transfer_part;
     let must_look = slot.transfer_goes_on == GoesOn::IfReadable as u64;
     if !was_whole || must_look && !is_readable(context.rdi as usize) {

@@ -13,7 +13,7 @@ struct Allowed {
     argument: Option<(usize, usize)>,
 }
 
-const ALLOWED: [Allowed; 29] = [
+const ALLOWED: [Allowed; 30] = [
     only(number::IOCTL, 1, calls::UFFDIO_MOVE),
     only(number::IOCTL, 1, calls::UFFDIO_REGISTER),
     only(number::IOCTL, 1, calls::UFFDIO_UNREGISTER),
@@ -22,6 +22,7 @@ const ALLOWED: [Allowed; 29] = [
     only(number::MADVISE, 2, calls::MADV_GUARD_INSTALL),
     only(number::MADVISE, 2, calls::MADV_GUARD_REMOVE),
     all(number::MINCORE),
+    all(number::MUNLOCK),
     only(number::MMAP, 3, calls::MAP_SHARED_FIXED),
     only(number::MPROTECT, 2, calls::PROT_NONE),
     only(number::MPROTECT, 2, calls::PROT_READ),

@@ -13,12 +13,12 @@
 //! a page of zeros.
 
 use crate::calls::{self, Errno, MADV_DONTNEED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE};
-use crate::words::{PAGE_BYTES, PROTECTED, Run};
+use crate::words::{Barrier, PAGE_BYTES, PROTECTED, Run};
 
 /// The program's memory.
 pub struct Touched {
     pub memory: i32,
-    pub has_guards: bool,
+    pub barrier: Barrier,
 }
 
 /// Where a run is, and how large.
@@ -50,6 +50,11 @@ fn advise(run: &Run, advice: usize) -> Result<(), Errno> {
 }
 
 impl Touched {
+    /// True if the mapping of what is out is open: only its guard keeps touches away.
+    fn is_guard(&self) -> bool {
+        self.barrier == Barrier::Guard
+    }
+
     /// Takes a run out, to staging. Returns how many pages went, and what stopped it: all or none.
     /// An error of this: the run could not be left as it was.
     pub fn take(&self, run: &Run, staging: usize) -> Result<(u64, Errno), Errno> {
@@ -64,7 +69,7 @@ impl Touched {
             Ok(()) => self.empty_or_not(run, staging)?,
             Err(errno) => Err(errno),
         };
-        if self.has_guards || taken.is_err() {
+        if self.is_guard() || taken.is_err() {
             open(run)?;
         }
         Ok(done(run, taken))
@@ -72,7 +77,11 @@ impl Touched {
 
     /// Removes the content of a run that is shut, and has it raise signals.
     fn empty(&self, run: &Run) -> Result<(), Errno> {
-        advise(run, if self.has_guards { MADV_GUARD_INSTALL } else { MADV_DONTNEED })
+        let advice = match self.barrier {
+            Barrier::Guard => MADV_GUARD_INSTALL,
+            Barrier::NoAccess => MADV_DONTNEED,
+        };
+        advise(run, advice)
     }
 
     /// The same; if that fails, its content is as in staging.
@@ -87,7 +96,7 @@ impl Touched {
 
     /// Puts the content of a run that is shut there.
     fn write(&self, run: &Run, staging: usize) -> Result<(), Errno> {
-        if self.has_guards {
+        if self.is_guard() {
             advise(run, MADV_GUARD_REMOVE)?;
         }
         let (start, bytes) = place(run);
@@ -96,7 +105,7 @@ impl Touched {
 
     /// Puts a run back, from staging. As [`take`](Self::take).
     pub fn fill(&self, run: &Run, staging: usize) -> Result<(u64, Errno), Errno> {
-        if self.has_guards
+        if self.is_guard()
             && let Err(errno) = shut(run)
         {
             return Ok((0, errno));
@@ -105,7 +114,7 @@ impl Touched {
         if filled.is_err() {
             self.empty(run)?;
         }
-        if self.has_guards || filled.is_ok() {
+        if self.is_guard() || filled.is_ok() {
             open(run)?;
         }
         Ok(done(run, filled))
@@ -113,7 +122,11 @@ impl Touched {
 
     /// Has a run be empty, which is out or was.
     pub fn clear(&self, run: &Run) -> (u64, Errno) {
-        done(run, if self.has_guards { advise(run, MADV_GUARD_REMOVE) } else { open(run) })
+        let cleared = match self.barrier {
+            Barrier::Guard => advise(run, MADV_GUARD_REMOVE),
+            Barrier::NoAccess => open(run),
+        };
+        done(run, cleared)
     }
 }
 

@@ -15,8 +15,8 @@ use crate::held::{Moving, open_letters};
 use crate::messages::{self, Descriptors};
 use crate::touches::Touched;
 use crate::words::{
-    ANCHOR_AT, Answer, EXECUTABLE, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX, Request, Run,
-    STAGING_BYTES, STAGING_PAGES, flag, kind, step,
+    ANCHOR_AT, Answer, Barrier, EXECUTABLE, Mailbox, Outcome, PAGE_BYTES, PROTECTED, RUNS_MAX,
+    Request, Run, STAGING_BYTES, STAGING_PAGES, flag, kind, step,
 };
 use crate::{At, Failed, filter};
 
@@ -154,23 +154,25 @@ impl<'m> Agent<'m> {
         // A limit of file sizes that could not be raised is to be known now, not when pages move.
         let end = STAGING_BYTES - PAGE_BYTES;
         calls::write_at(memory, self.base, PAGE_BYTES, end).at(step::WRITE)?;
-        let has_touches = self.is_set(flag::TOUCHES);
+        let barrier = Barrier::of(self.request.flags);
         if self.staging == 0 {
-            let staging = if has_touches { map_shared_staging(memory) } else { map_staging() };
+            let staging = match barrier {
+                Some(_) => map_shared_staging(memory),
+                None => map_staging(),
+            };
             self.staging = staging.at(step::STAGING)?;
         }
         self.answer.staging = self.staging as u64;
-        let userfaultfd = match has_touches {
-            true => NONE,
-            false => self.make_userfaultfd(other).at(step::USERFAULTFD)?,
+        let userfaultfd = match barrier {
+            Some(_) => NONE,
+            None => self.make_userfaultfd(other).at(step::USERFAULTFD)?,
         };
         calls::drop_capabilities().at(step::CAPABILITIES)?;
         let had = calls::control(calls::PR_GET_THP_DISABLE, 0).at(step::HUGE_PAGES)?;
         self.had_none = had != 0;
         filter::install().at(step::FILTER)?;
         (self.memory, self.userfaultfd) = (memory, userfaultfd);
-        let has_guards = self.is_set(flag::GUARDS);
-        self.touched = has_touches.then_some(Touched { memory: other, has_guards });
+        self.touched = barrier.map(|barrier| Touched { memory: other, barrier });
         self.answer.userfaultfd = userfaultfd;
         self.huge_pages()
     }
@@ -232,6 +234,11 @@ impl<'m> Agent<'m> {
         calls::write_at(self.memory, self.staging, pages * PAGE_BYTES, 0).at(step::WRITE)?;
         // Whoever touches staging gets zeros there, which would be in the way for ever.
         let is_occupied = self.answer.runs.iter().any(|outcome| outcome.errno == EEXIST);
+        // Where the program has locked all that there is, staging takes nothing in.
+        let is_refused = self.answer.runs.iter().any(|outcome| outcome.errno == EINVAL);
+        if is_refused && pages == 0 {
+            calls::unlock(self.staging, STAGING_BYTES).at(step::STAGING)?;
+        }
         if pages > 0 || is_occupied {
             self.empty().at(step::EMPTY)?;
         }
@@ -257,9 +264,14 @@ impl<'m> Agent<'m> {
 
     fn empty(&self) -> Result<(), Errno> {
         calls::unregister(self.userfaultfd, self.staging, ANCHOR_AT)?;
-        calls::advise(self.staging, ANCHOR_AT, calls::MADV_DONTNEED)?;
-        calls::register(self.userfaultfd, self.staging, ANCHOR_AT)?;
-        Ok(())
+        let emptied = calls::advise(self.staging, ANCHOR_AT, calls::MADV_DONTNEED);
+        // mlockall has locked it with all that the program has.
+        let emptied = emptied.or_else(|_| {
+            calls::unlock(self.staging, STAGING_BYTES)?;
+            calls::advise(self.staging, ANCHOR_AT, calls::MADV_DONTNEED)
+        });
+        let registered = calls::register(self.userfaultfd, self.staging, ANCHOR_AT);
+        emptied.and(registered).map(drop)
     }
 
     /// Staging is as at first, whatever was there.

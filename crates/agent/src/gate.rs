@@ -180,10 +180,10 @@ pub struct Globals {
     pub moving: u32,
     /// Which page of letters is the process's, from 1 on; 0 if it writes none.
     pub letters: u32,
-    /// How touches of what is out are signals, one of [`touches`].
-    pub touches: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// What has touches of what is out be signals ([`crate::words::Barrier::word`]).
+    pub barrier: u32,
+    /// Pages that a call may hold, at most.
+    pub hold_pages_max: u32,
     /// What signals do, as the program believes.
     pub actions: [Action; SIGNALS],
 }
@@ -259,22 +259,12 @@ pub mod letter {
     pub const REMAPPED: u32 = 10;
     /// Mappings were changed. Protections are as before (0), or not (1).
     pub const CHANGED: u32 = 11;
-    /// What is at a place ([`super::touches::SHUT`]). The answer is how many bytes from there on
+    /// What is at a place (without guards). The answer is how many bytes from there on
     /// are alike, and 1 if those are shut.
     pub const LOOK: u32 = 12;
     /// What may be done with a range, where it is shut when it is open: where, how many bytes, and
     /// what (as for `mprotect`).
     pub const PROTECTED: u32 = 13;
-}
-
-/// Whether touches of what is out are signals, of which letters tell.
-pub mod touches {
-    /// They are not.
-    pub const NONE: u32 = 0;
-    /// What is out has guards.
-    pub const GUARDED: u32 = 1;
-    /// What is out may not be touched (PROT_NONE), and so is a mapping of its own.
-    pub const SHUT: u32 = 2;
 }
 
 /// What was to be done with memory, bit by bit, as the processor says it.

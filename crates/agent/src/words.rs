@@ -160,9 +160,9 @@ pub mod kind {
     /// says the address of, and leaves alone what its threads hold from now on.
     pub const GATE: u32 = 7;
     /// Puts back runs whose content is at the start of the memory file, one after the other, after
-    /// [`super::flag::TOUCHES`]. Nobody touches them before they are complete.
+    /// [`super::flag::BARRIER`]. Nobody touches them before they are complete.
     pub const FILL: u32 = 8;
-    /// Has runs be empty as if they had never been touched, after [`super::flag::TOUCHES`].
+    /// Has runs be empty as if they had never been touched, after [`super::flag::BARRIER`].
     pub const CLEAR: u32 = 9;
 }
 
@@ -176,13 +176,39 @@ pub mod flag {
     pub const USERFAULTFD: u32 = 2;
     /// The program gets no new huge pages.
     pub const NO_HUGE_PAGES: u32 = 4;
-    /// [`super::kind::SET_UP`] brings the program's memory (`/proc/PID/mem`), too, and there is no
-    /// userfaultfd: what is out raises a signal when it is touched. Staging is the memory file, and
-    /// a [`super::kind::BATCH`] is written when its first answer comes.
-    pub const TOUCHES: u32 = 8;
-    /// With that: the kernel has guards (MADV_GUARD_INSTALL). Without, what is out stays so that
-    /// nobody may touch it.
-    pub const GUARDS: u32 = 16;
+    /// Of a [`super::Barrier`], if there is one.
+    pub const BARRIER: u32 = 24;
+}
+
+/// What keeps touches of what is out away, so that they raise signals, where there is no
+/// userfaultfd. Then [`kind::SET_UP`] brings the program's memory (`/proc/PID/mem`), too, staging
+/// is the memory file, and a [`kind::BATCH`] is written when its first answer comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Barrier {
+    /// A guard region (MADV_GUARD_INSTALL, Linux 6.13).
+    Guard,
+    /// Nobody may touch it (PROT_NONE), so that it is a mapping of its own.
+    NoAccess,
+}
+
+impl Barrier {
+    /// The bits of [`flag::BARRIER`].
+    pub const fn word(barrier: Option<Self>) -> u32 {
+        match barrier {
+            None => 0,
+            Some(Self::NoAccess) => 8,
+            Some(Self::Guard) => 16,
+        }
+    }
+
+    /// What the same bits of a word say.
+    pub const fn of(word: u32) -> Option<Self> {
+        match word & flag::BARRIER {
+            8 => Some(Self::NoAccess),
+            16 => Some(Self::Guard),
+            _ => None,
+        }
+    }
 }
 
 /// How far the agent has come.

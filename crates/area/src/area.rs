@@ -1,24 +1,22 @@
-//! One swap area as one process sees it: its slots and their allocator.
+//! One swap area: its slots and their allocator.
 //!
 //! Owns: the choice of the allocator, one match per operation, and how far an allocation goes.
-//! Invariants: a slot handed out counts one hold of this process, and is handed out once.
-//! Not here: several areas ([`crate::areas`]), the processes that share one ([`crate::members`]).
+//! Invariants: a slot handed out has one holder, and is handed out once.
+//! Not here: several areas ([`crate::areas`]).
 
 use crate::clusters::{Effort, ListAllocator};
 use crate::past::ScanAllocator;
-use crate::shared::Shared;
 use crate::slot_map::{SlotMap, TooManyHolders, WordLocks};
+use crate::state::AreaState;
 use crate::tuning::{Allocator, AreaTuning};
-use crate::types::{
-    AreaConfig, AreaNo, AreaTables, MemberNo, SlotFreeNotify, SlotReclaim, SwapEntry,
-};
+use crate::types::{AreaConfig, AreaNo, SlotFreeNotify, SlotReclaim, SlotTable, SwapEntry};
 use overspill_base::Slot;
 
-/// One swap area as one process sees it.
+/// One swap area.
 #[derive(Debug)]
 pub struct SwapArea {
     pub(crate) number: AreaNo,
-    pub(crate) shared: Shared,
+    pub(crate) state: AreaState,
     pub(crate) allocator: SlotAllocator,
 }
 
@@ -30,34 +28,34 @@ pub(crate) enum SlotAllocator {
 }
 
 impl SwapArea {
-    /// Joins the area in `tables` as `member`, owning no cluster yet.
+    /// Makes an area of the slots of `table`. None is available before
+    /// [`set_capacity_slots`](Self::set_capacity_slots).
     ///
     /// # Panics
-    /// If the tuning contradicts itself, or scans an area that processes share.
-    pub fn new(number: AreaNo, tables: AreaTables, config: AreaConfig, member: MemberNo) -> Self {
+    /// If the tuning contradicts itself.
+    pub fn new(number: AreaNo, table: SlotTable, config: AreaConfig) -> Self {
         let AreaTuning { cluster_slots, trunk_slots, slot_batch, free_batch, .. } = config.tuning;
         assert!(cluster_slots.is_power_of_two() && trunk_slots.is_power_of_two());
         assert!(cluster_slots <= trunk_slots && slot_batch > 0 && free_batch > 0);
+        let clusters = table.words.len() / cluster_slots as usize;
         let (allocator, locks) = match config.tuning.allocator {
-            Allocator::Lists => (
-                SlotAllocator::Lists(Box::new(ListAllocator::new(config, tables.owners.len()))),
-                WordLocks::Atomic,
-            ),
+            Allocator::Lists => {
+                let lists = ListAllocator::new(config, clusters);
+                (SlotAllocator::Lists(Box::new(lists)), WordLocks::Atomic)
+            }
             Allocator::Scan => {
-                assert!(tables.holds.is_empty(), "only cluster lists are shared by processes");
                 let scan = ScanAllocator::new(config, u64::from(number.0));
-                let locks = scan.word_locks(&config, tables.owners.len());
+                let locks = scan.word_locks(&config, clusters);
                 (SlotAllocator::Scan(scan), locks)
             }
         };
-        let shared = Shared::new(tables, config, member, locks);
-        Self { number, shared, allocator }
+        Self { number, state: AreaState::new(table, config, locks), allocator }
     }
 
     /// Notifies `device` of every slot that becomes free.
     #[must_use]
     pub fn notifying(mut self, device: Box<dyn SlotFreeNotify>) -> Self {
-        self.shared.free_notify = Some(device);
+        self.state.free_notify = Some(device);
         self
     }
 
@@ -68,40 +66,45 @@ impl SwapArea {
 
     /// Returns the slot words, for users that keep tags in them.
     pub fn slot_map(&self) -> SlotMap {
-        self.shared.slots.clone()
+        self.state.slots.clone()
     }
 
     /// False after a write error or during swapoff.
     pub fn is_writable(&self) -> bool {
-        self.shared.is_writable()
+        self.state.is_writable()
     }
 
     /// Returns the number of slots the device has grown to.
     pub fn capacity_slots(&self) -> u32 {
-        self.shared.capacity_slots()
+        self.state.capacity_slots()
     }
 
     /// Returns the number of slots handed out, including those in slot caches.
     pub fn used_slots(&self) -> u32 {
-        self.shared.used_slots()
+        self.state.used_slots()
     }
 
-    /// True if no slot can be handed out, or those that are free may belong to other processes.
-    pub fn may_be_full(&self) -> bool {
+    /// Returns the most slots that were ever handed out at a time, cached ones included.
+    pub fn used_most_slots(&self) -> u32 {
+        self.state.used_most_slots()
+    }
+
+    /// True if no slot can be handed out.
+    pub fn is_full(&self) -> bool {
         // Of its full size some slots may be nobody's: a header, bad blocks.
-        let is_full = self.used_slots() >= self.capacity_slots() || self.free_slots() == 0;
-        is_full || !self.is_writable() || self.shared.is_shared()
+        let is_used = self.used_slots() >= self.capacity_slots() || self.free_slots() == 0;
+        is_used || !self.is_writable()
     }
 
     /// Returns the number of slots that can be handed out once the device is at full size.
     pub fn free_slots(&self) -> u32 {
-        self.shared.usable_slots().saturating_sub(self.used_slots())
+        self.state.usable_slots().saturating_sub(self.used_slots())
     }
 
     /// True if more than half of the area's full size is used (`vm_swap_full` in Linux): then slots
     /// that are only copies are reclaimed.
     pub fn is_half_full(&self) -> bool {
-        self.shared.is_half_full()
+        self.state.is_half_full()
     }
 
     /// Returns the slots that are only copies of mapped pages.
@@ -110,13 +113,13 @@ impl SwapArea {
     }
 
     fn copies_among(&self, slots: impl Iterator<Item = Slot>) -> impl Iterator<Item = SwapEntry> {
-        let copies = slots.filter(|&slot| self.shared.slots.is_cache_only(slot));
+        let copies = slots.filter(|&slot| self.state.slots.is_cache_only(slot));
         copies.map(|slot| SwapEntry::new(self.number, slot))
     }
 
     /// True if seeks are expensive.
     pub fn is_rotational(&self) -> bool {
-        self.shared.config.rotational
+        self.state.config.rotational
     }
 
     /// Appends up to `want` slots to `out` and returns their number. 0 means that there are none,
@@ -134,34 +137,25 @@ impl SwapArea {
         match &self.allocator {
             SlotAllocator::Lists(lists) => self.alloc_from_lists(lists, cpu, want, reclaim, out),
             SlotAllocator::Scan(scan) => {
-                scan.alloc(&self.shared, self.number, cpu, want, reclaim, out)
+                scan.alloc(&self.state, self.number, cpu, want, reclaim, out)
             }
         }
     }
 
     pub(crate) fn alloc_folio(&self, cpu: usize, order: u8) -> Option<Slot> {
-        let fits = 1 << order <= self.shared.tuning().cluster_slots;
+        let fits = 1 << order <= self.state.tuning().cluster_slots;
         match &self.allocator {
-            SlotAllocator::Lists(lists) if fits => lists.alloc_folio(&self.shared, cpu, order),
+            SlotAllocator::Lists(lists) if fits => lists.alloc_folio(&self.state, cpu, order),
             _ => None,
         }
     }
 
-    /// Adds a page to a slot that pages of this process are on; each drops its hold by itself.
+    /// Adds a page to a slot that pages are on; each drops its hold by itself.
     ///
     /// # Errors
     /// [`TooManyHolders`].
-    ///
-    /// # Panics
-    /// If the area is shared by processes, each of which is one holder.
     pub fn share(&self, slot: Slot) -> Result<(), TooManyHolders> {
-        assert!(!self.is_shared(), "pages do not count where processes do");
-        self.shared.slots.hold(slot)
-    }
-
-    /// True if other processes may hold its slots too.
-    pub fn is_shared(&self) -> bool {
-        self.shared.is_shared()
+        self.state.slots.hold(slot)
     }
 
     /// Drops one hold of each of `slots`, which are sorted.
@@ -170,29 +164,29 @@ impl SwapArea {
     /// If one was not in use.
     pub fn free(&self, slots: &[Slot]) {
         match &self.allocator {
-            SlotAllocator::Lists(lists) => lists.free(&self.shared, slots),
-            SlotAllocator::Scan(scan) => scan.free(&self.shared, slots),
+            SlotAllocator::Lists(lists) => lists.free(&self.state, slots),
+            SlotAllocator::Scan(scan) => scan.free(&self.state, slots),
         }
     }
 
     /// Makes the slots below `slots` available. Never shrinks.
     pub fn set_capacity_slots(&self, slots: u32) {
-        let (before, after) = self.shared.raise_capacity(slots);
+        let (before, after) = self.state.raise_capacity(slots);
         if let SlotAllocator::Scan(scan) = &self.allocator
             && after > before
         {
-            scan.grow(&self.shared, before, after);
+            scan.grow(&self.state, before, after);
         }
     }
 
     /// Stops handing out slots, after a failed write. Slots in use stay valid.
     pub fn avoid(&self) {
-        self.shared.set_writable(false);
+        self.state.set_writable(false);
     }
 
     /// Hands out slots again.
     pub fn open(&self) {
-        self.shared.set_writable(true);
+        self.state.set_writable(true);
     }
 
     /// As [`avoid`](Self::avoid), and waits for the allocations under way.
@@ -206,8 +200,8 @@ impl SwapArea {
 
     pub(crate) fn retire_all(&self) {
         match &self.allocator {
-            SlotAllocator::Lists(lists) => lists.retire_all(&self.shared),
-            SlotAllocator::Scan(scan) => scan.retire_all(&self.shared),
+            SlotAllocator::Lists(lists) => lists.retire_all(&self.state),
+            SlotAllocator::Scan(scan) => scan.retire_all(&self.state),
         }
     }
 
@@ -218,17 +212,17 @@ impl SwapArea {
             SlotAllocator::Lists(lists) => lists.take_discard(),
             SlotAllocator::Scan(scan) => scan.take_discard(),
         };
-        let size = self.shared.tuning().cluster_slots;
+        let size = self.state.tuning().cluster_slots;
         cluster.map(|cluster| (Slot(cluster * size), size))
     }
 
     /// Ends the discard of a cluster; `first` is the slot [`take_discard`](Self::take_discard)
     /// returned.
     pub fn discarded(&self, first: Slot) {
-        let cluster = self.shared.cluster_of(first);
+        let cluster = self.state.cluster_of(first);
         match &self.allocator {
-            SlotAllocator::Lists(lists) => lists.discarded(&self.shared, cluster),
-            SlotAllocator::Scan(scan) => scan.discarded(&self.shared, cluster),
+            SlotAllocator::Lists(lists) => lists.discarded(cluster),
+            SlotAllocator::Scan(scan) => scan.discarded(&self.state, cluster),
         }
     }
 
@@ -245,7 +239,7 @@ impl SwapArea {
         let start = out.len();
         let mut attempt = |effort| {
             let missing = want - (out.len() - start);
-            missing == 0 || lists.alloc(&self.shared, cpu, missing, effort, out) == missing
+            missing == 0 || lists.alloc(&self.state, cpu, missing, effort, out) == missing
         };
         let done = attempt(Effort::Likely)
             || self.is_half_full()
@@ -259,7 +253,7 @@ impl SwapArea {
     /// Frees the copies in one full cluster; true if there were any.
     fn reclaim_full_cluster(&self, lists: &ListAllocator, reclaim: &dyn SlotReclaim) -> bool {
         let Some(cluster) = lists.next_full() else { return false };
-        let copies = self.copies_among(self.shared.slots_of(cluster));
+        let copies = self.copies_among(self.state.slots_of(cluster));
         copies.filter(|&entry| reclaim.reclaim_slot(entry)).count() > 0
     }
 }

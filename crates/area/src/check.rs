@@ -4,26 +4,20 @@ use crate::area::{SlotAllocator, SwapArea};
 use crate::clusters::ListAllocator;
 use crate::lists::{ClusterLists, ListKind};
 use crate::past::scan::{Scan, ScanAllocator};
-use crate::shared::Shared;
+use crate::state::AreaState;
 use overspill_base::Slot;
-use overspill_base::sync::Ordering::Relaxed;
 
 impl SwapArea {
-    /// Verifies the counters of this process's state. Call at quiescence.
+    /// Verifies the counters. Call at quiescence.
     ///
     /// # Errors
     /// The first equation that does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
         match &self.allocator {
-            SlotAllocator::Lists(lists) => lists.check(&self.shared)?,
-            SlotAllocator::Scan(scan) => scan.check(&self.shared)?,
+            SlotAllocator::Lists(lists) => lists.check(&self.state)?,
+            SlotAllocator::Scan(scan) => scan.check(&self.state)?,
         }
-        if self.shared.is_shared() { Ok(()) } else { self.check_used() }
-    }
-
-    /// Killed processes may leave the total too high, so it is exact only in areas of one process.
-    fn check_used(&self) -> Result<(), String> {
-        let map = &self.shared.slots;
+        let map = &self.state.slots;
         let held = (0..map.len() as u32).filter(|&n| map.holders(Slot(n)).is_some_and(|h| h > 0));
         let (held, used) = (held.count() as u32, self.used_slots());
         ensure(held == used, || format!("counts {used} slots used, has {held}"))
@@ -32,28 +26,24 @@ impl SwapArea {
     /// Counts the slots in use below the capacity one by one: held, cached or reserved.
     pub fn count_used_slots(&self) -> usize {
         let end = self.capacity_slots();
-        (0..end).filter(|&slot| self.shared.slots.in_use(Slot(slot))).count()
+        (0..end).filter(|&slot| self.state.slots.in_use(Slot(slot))).count()
     }
 }
 
 impl ListAllocator {
-    fn check(&self, area: &Shared) -> Result<(), String> {
-        let ours = |cluster: &u32| {
-            area.owners[*cluster as usize].load(Relaxed) == area.member().owner_word()
-        };
-        for cluster in (0..area.owners.len() as u32).filter(ours) {
-            self.check_cluster(area, cluster)?;
-        }
+    fn check(&self, area: &AreaState) -> Result<(), String> {
+        let clusters = area.capacity_slots() / area.tuning().cluster_slots;
+        (0..clusters).try_for_each(|cluster| self.check_cluster(area, cluster))?;
         // A copy, because a cluster's lock is not taken under that of the lists.
         let lists = self.lists.lock().clone();
         check_lists(&lists, |cluster| self.cluster(cluster).lock().list)
     }
 
-    fn check_cluster(&self, area: &Shared, cluster: u32) -> Result<(), String> {
+    fn check_cluster(&self, area: &AreaState, cluster: u32) -> Result<(), String> {
         let state = self.cluster(cluster).lock();
         let used = area.count_used(cluster);
-        let unseen = area.returned[cluster as usize].load(Relaxed);
-        ensure(state.used == used || unseen > 0, || {
+        let is_fresh = state.list == ListKind::None;
+        ensure(state.used == used || is_fresh, || {
             format!("cluster {cluster}: counts {} used, has {used}", state.used)
         })?;
         let size = area.tuning().cluster_slots;
@@ -64,14 +54,14 @@ impl ListAllocator {
                 state.used > 0 && state.used < size && order == state.order
             }
             ListKind::Full => state.used == size,
-            ListKind::None => false,
+            ListKind::None => state.used == 0,
         };
         ensure(fits, || format!("cluster {cluster}: {state:?} is on the wrong list"))
     }
 }
 
 impl ScanAllocator {
-    fn check(&self, area: &Shared) -> Result<(), String> {
+    fn check(&self, area: &AreaState) -> Result<(), String> {
         let scan = self.lock();
         let free = |slot: &u32| !area.slots.in_use(Slot(*slot));
         let mut free_slots = 0;
@@ -91,7 +81,7 @@ impl ScanAllocator {
 }
 
 impl Scan {
-    fn check_cluster(&self, area: &Shared, cluster: u32) -> Result<(), String> {
+    fn check_cluster(&self, area: &AreaState, cluster: u32) -> Result<(), String> {
         let state = self.clusters[cluster as usize];
         let used = area.count_used(cluster);
         let fits = match state.list {

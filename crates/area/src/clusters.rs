@@ -4,19 +4,19 @@
 //! Invariants: a CPU allocates from its current cluster of the wanted order, under one acquisition
 //! of that cluster's lock per batch; a CPU's current cluster is on no list. The first allocation in
 //! an empty cluster decides the order it is kept for. A cluster that was searched in vain waits on
-//! a frag list until one of its slots is freed. Only a cluster's owner among the members claims
-//! slots in it.
-//! Not here: several areas ([`crate::SwapAreas`]), other processes ([`crate::members`]).
+//! a frag list until one of its slots is freed. A cluster is listed when the others are not enough:
+//! an area may be far larger than what it ever holds.
+//! Not here: several areas ([`crate::SwapAreas`]).
 //! Source: Linux 6.12 and on.
 //! Rejected: free clusters before nonfull ones on every device. It keeps batches in one run, but
 //! the measured ratio was within the noise (random, read and modify on a file, four interleaved
 //! rounds).
 
 use crate::lists::{ClusterLists, FreshOrder, ListKind, ORDERS};
-use crate::shared::Shared;
+use crate::state::AreaState;
 use crate::types::AreaConfig;
 use overspill_base::Slot;
-use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
+use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::sync::{AtomicU32, LockClass, Mutex, MutexGuard};
 use overspill_base::work::{self, Work};
 use std::sync::OnceLock;
@@ -24,21 +24,20 @@ use std::sync::OnceLock;
 /// Clusters whose state is allocated together.
 const GROUP: usize = 64;
 
-/// Empty clusters a member keeps before it disowns more.
-const SPARE_CLUSTERS: usize = 16;
-
-/// Cluster lists of one area, as one process sees them.
+/// Cluster lists of one area.
 #[derive(Debug)]
 pub(crate) struct ListAllocator {
-    /// Groups are allocated when first needed: an area may be far larger than what it ever holds.
+    /// Groups are allocated when first needed.
     groups: Vec<OnceLock<Box<[Mutex<Cluster>]>>>,
     pub(crate) lists: Mutex<ClusterLists>,
     cpus: Vec<Mutex<Current>>,
-    /// Where the next search for an unowned cluster starts.
-    pub(crate) adopt_next: AtomicU32,
+    /// Clusters that were ever listed.
+    listed: AtomicU32,
+    /// Where the search for one that was not starts, in [`FreshOrder`].
+    next_fresh: AtomicU32,
 }
 
-/// What this process knows of a cluster; valid while it owns the cluster.
+/// A cluster; fresh until it is listed for the first time.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
     /// Number of slots in use.
@@ -64,7 +63,7 @@ pub(crate) enum Effort {
 }
 
 impl ListAllocator {
-    /// Makes an allocator that owns none of the area's `clusters`.
+    /// Makes an allocator of `clusters` clusters, none of them listed.
     pub(crate) fn new(config: AreaConfig, clusters: usize) -> Self {
         // All CPUs share one allocation point on a rotational device.
         let cpus = if config.rotational { 1 } else { config.cpus };
@@ -73,7 +72,8 @@ impl ListAllocator {
             groups: (0..clusters.div_ceil(GROUP)).map(|_| OnceLock::new()).collect(),
             lists: Mutex::new(LockClass::ClusterLists, ClusterLists::default()),
             cpus: std::iter::repeat_with(current).take(cpus).collect(),
-            adopt_next: AtomicU32::new(0),
+            listed: AtomicU32::new(0),
+            next_fresh: AtomicU32::new(0),
         }
     }
 
@@ -83,13 +83,7 @@ impl ListAllocator {
         &self.groups[group].get_or_init(|| (0..GROUP).map(|_| fresh()).collect())[within]
     }
 
-    /// Forgets the ownership of all clusters, in a forked child.
-    pub(crate) fn disown_all(&self) {
-        self.known_clusters().for_each(|cluster| *cluster.lock() = Cluster::default());
-        *self.lists.lock() = ClusterLists::default();
-    }
-
-    /// Iterates over the clusters this process has ever touched.
+    /// Iterates over the clusters that may have been listed.
     pub(crate) fn known_clusters(&self) -> impl Iterator<Item = &Mutex<Cluster>> {
         self.groups.iter().filter_map(OnceLock::get).flatten()
     }
@@ -101,7 +95,7 @@ impl ListAllocator {
     /// Appends up to `want` slots to `out`, in ascending runs where possible.
     pub(crate) fn alloc(
         &self,
-        area: &Shared,
+        area: &AreaState,
         cpu: usize,
         want: usize,
         effort: Effort,
@@ -123,7 +117,7 @@ impl ListAllocator {
     }
 
     /// Allocates `1 << order` adjacent slots in one cluster, naturally aligned; returns the first.
-    pub(crate) fn alloc_folio(&self, area: &Shared, cpu: usize, order: u8) -> Option<Slot> {
+    pub(crate) fn alloc_folio(&self, area: &AreaState, cpu: usize, order: u8) -> Option<Slot> {
         let mut current = self.cpu(cpu);
         let place = &mut current[usize::from(order)];
         area.add_used(1 << order);
@@ -142,7 +136,7 @@ impl ListAllocator {
 
     fn keep_or_retire(
         &self,
-        area: &Shared,
+        area: &AreaState,
         place: &mut Option<(u32, u32)>,
         cluster: u32,
         end: u32,
@@ -158,7 +152,7 @@ impl ListAllocator {
     /// stopped.
     fn take_slots(
         &self,
-        area: &Shared,
+        area: &AreaState,
         cluster: u32,
         next: u32,
         want: usize,
@@ -171,17 +165,23 @@ impl ListAllocator {
         {
             let slot = Slot(cluster * area.tuning().cluster_slots + offset);
             work::charge(Work::SlotsScanned(1));
-            if area.claim(slot) {
+            if area.slots.claim(slot) {
                 out.push(slot);
             }
             offset += 1;
         }
-        self.took(area, cluster, &mut state, out.len() - start);
+        state.used += (out.len() - start) as u32;
         offset
     }
 
     /// Claims one aligned run of `1 << order` slots; returns it and where the search stopped.
-    fn take_run(&self, area: &Shared, cluster: u32, next: u32, order: u8) -> (Option<Slot>, u32) {
+    fn take_run(
+        &self,
+        area: &AreaState,
+        cluster: u32,
+        next: u32,
+        order: u8,
+    ) -> (Option<Slot>, u32) {
         let mut state = self.cluster(cluster).lock();
         let (size, run) = (area.tuning().cluster_slots, 1 << order);
         let mut offset = next.next_multiple_of(run);
@@ -190,27 +190,18 @@ impl ListAllocator {
             offset += run;
             let slots = || (0..run as usize).map(|n| first.plus(n));
             if slots().all(|slot| !area.slots.in_use(slot)) {
-                let claimed = slots().all(|slot| area.claim(slot));
-                debug_assert!(claimed, "only a cluster's owner allocates in it, under its lock");
-                self.took(area, cluster, &mut state, run as usize);
+                let claimed = slots().all(|slot| area.slots.claim(slot));
+                debug_assert!(claimed, "slots are claimed under their cluster's lock");
+                state.used += run;
                 return (Some(first), offset);
             }
         }
         (None, offset)
     }
 
-    fn took(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>, slots: usize) {
-        state.used += slots as u32;
-        if area.is_shared() {
-            // A claimed slot may be one that another member freed and we still counted as used.
-            self.recount(area, cluster, state);
-        }
-    }
-
     /// Takes a cluster with room for a folio of `order` off its list, to be searched from its
-    /// start: listed clusters first, then unowned ones, then those in which other members freed
-    /// slots.
-    fn next_cluster(&self, area: &Shared, order: u8, effort: Effort) -> Option<(u32, u32)> {
+    /// start: listed clusters first, then fresh ones.
+    fn next_cluster(&self, area: &AreaState, order: u8, effort: Effort) -> Option<(u32, u32)> {
         loop {
             let found = self.pick_likely(area, order).or_else(|| match effort {
                 Effort::Likely => None,
@@ -219,7 +210,7 @@ impl ListAllocator {
             if let Some(cluster) = found {
                 return Some((cluster, 0));
             }
-            let more = self.any_listed(order) || self.adopt(area) || self.collect_returned(area);
+            let more = self.any_listed(order) || self.list_fresh(area);
             if !more || !area.is_writable() {
                 return None;
             }
@@ -228,7 +219,7 @@ impl ListAllocator {
 
     /// Picks partly used clusters before free ones, except on a device that discards, to spread
     /// writes.
-    fn pick_likely(&self, area: &Shared, order: u8) -> Option<u32> {
+    fn pick_likely(&self, area: &AreaState, order: u8) -> Option<u32> {
         let mut kinds = [ListKind::Nonfull(order), ListKind::Free];
         if area.config.discard {
             kinds.reverse();
@@ -269,7 +260,7 @@ impl ListAllocator {
 
     /// Puts a CPU's current cluster on the list its count asks for. Slots still free in it were
     /// freed behind the CPU's position, or have no room for a folio.
-    fn retire(&self, area: &Shared, cluster: u32) {
+    fn retire(&self, area: &AreaState, cluster: u32) {
         let mut state = self.cluster(cluster).lock();
         state.list = ListKind::None;
         let order = state.order;
@@ -278,7 +269,7 @@ impl ListAllocator {
     }
 
     /// Retires the current clusters of all CPUs.
-    pub(crate) fn retire_all(&self, area: &Shared) {
+    pub(crate) fn retire_all(&self, area: &AreaState) {
         for cpu in &self.cpus {
             let mut current = cpu.lock();
             for place in current.iter_mut() {
@@ -289,23 +280,14 @@ impl ListAllocator {
         }
     }
 
-    /// Drops this process's hold of slots, with one acquisition of a cluster's lock for each run of
+    /// Drops a hold of each of `slots`, with one acquisition of a cluster's lock for each run of
     /// slots in it.
-    pub(crate) fn free(&self, area: &Shared, slots: &[Slot]) {
-        let mut freed = 0;
-        for run in slots.chunk_by(|&a, &b| area.cluster_of(a) == area.cluster_of(b)) {
-            let cluster = area.cluster_of(run[0]);
-            let ours = area.owners[cluster as usize].load(Acquire) == area.member().owner_word();
-            freed += if ours {
-                self.free_in(area, cluster, run)
-            } else {
-                run.iter().filter(|&&slot| area.free_foreign(slot)).count()
-            };
-        }
-        area.sub_used(freed);
+    pub(crate) fn free(&self, area: &AreaState, slots: &[Slot]) {
+        let runs = slots.chunk_by(|&a, &b| area.cluster_of(a) == area.cluster_of(b));
+        area.sub_used(runs.map(|run| self.free_in(area, area.cluster_of(run[0]), run)).sum());
     }
 
-    fn free_in(&self, area: &Shared, cluster: u32, slots: &[Slot]) -> usize {
+    fn free_in(&self, area: &AreaState, cluster: u32, slots: &[Slot]) -> usize {
         let mut state = self.cluster(cluster).lock();
         let freed = slots.iter().filter(|&&slot| area.drop_hold(slot)).count();
         state.used -= freed as u32;
@@ -316,14 +298,14 @@ impl ListAllocator {
     }
 
     /// Puts a cluster on the list its count asks for, unless it is a CPU's current one.
-    pub(crate) fn relist(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
+    pub(crate) fn relist(&self, area: &AreaState, cluster: u32, state: &mut ClusterGuard<'_>) {
         let order = state.order;
         self.relist_as(area, cluster, state, ListKind::Nonfull(order));
     }
 
     fn relist_as(
         &self,
-        area: &Shared,
+        area: &AreaState,
         cluster: u32,
         state: &mut ClusterGuard<'_>,
         partly: ListKind,
@@ -339,9 +321,6 @@ impl ListAllocator {
         };
         if wanted != state.list {
             self.relink(cluster, state, wanted);
-        }
-        if wanted == ListKind::Free && area.is_shared() {
-            self.disown_spare(area, cluster, state);
         }
     }
 
@@ -375,82 +354,43 @@ impl ListAllocator {
     }
 
     /// Frees a cluster whose content the device has discarded.
-    pub(crate) fn discarded(&self, area: &Shared, cluster: u32) {
+    pub(crate) fn discarded(&self, cluster: u32) {
         let mut state = self.cluster(cluster).lock();
         debug_assert_eq!(state.used, 0, "cluster {cluster} was allocated from while discarded");
         self.relink(cluster, &mut state, ListKind::Free);
-        if area.is_shared() {
-            self.disown_spare(area, cluster, &mut state);
-        }
     }
 
-    /// Becomes the owner of an unowned cluster. False if there is none below the capacity.
-    fn adopt(&self, area: &Shared) -> bool {
+    /// Lists a fresh cluster. False if there is none below the capacity.
+    fn list_fresh(&self, area: &AreaState) -> bool {
         let clusters = area.capacity_slots() / area.tuning().cluster_slots;
+        if self.listed.load(Relaxed) >= clusters {
+            return false;
+        }
         let order = FreshOrder::new(0..clusters, area.clusters_per_trunk());
-        let start = self.adopt_next.load(Relaxed);
+        let start = self.next_fresh.load(Relaxed);
         for step in 0..order.len() {
             let at = (start + step) % order.len();
-            if order.cluster(at).is_some_and(|cluster| self.adopt_cluster(area, cluster)) {
-                self.adopt_next.store(at + 1, Relaxed);
+            if order.cluster(at).is_some_and(|cluster| self.list_if_fresh(area, cluster)) {
+                self.next_fresh.store(at + 1, Relaxed);
                 return true;
             }
         }
         false
     }
 
-    fn adopt_cluster(&self, area: &Shared, cluster: u32) -> bool {
-        let owner = &area.owners[cluster as usize];
-        if owner.load(Relaxed) != 0 {
-            return false;
-        }
+    fn list_if_fresh(&self, area: &AreaState, cluster: u32) -> bool {
         let mut state = self.cluster(cluster).lock();
-        let word = area.member().owner_word();
-        if owner.compare_exchange(0, word, Acquire, Relaxed).is_err() {
+        if state.list != ListKind::None {
             return false;
         }
-        self.recount(area, cluster, &mut state);
-        if state.list == ListKind::Discard {
-            // Nothing of ours was there. Discarding it first would mean to adopt another meanwhile,
-            // and another, until there are none for other members.
-            self.relink(cluster, &mut state, ListKind::Free);
-        }
-        true
-    }
-
-    /// Disowns an empty cluster if this process has enough others.
-    fn disown_spare(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
-        if self.lists.lock().len(ListKind::Free) > SPARE_CLUSTERS {
-            self.relink(cluster, state, ListKind::None);
-            area.owners[cluster as usize].store(0, Release);
-        }
-    }
-
-    /// Collects slots that other members freed in our clusters. True if there were any.
-    pub(crate) fn collect_returned(&self, area: &Shared) -> bool {
-        let mut found = false;
-        if !area.is_shared() {
-            return false;
-        }
-        for (cluster, returned) in area.returned.iter().enumerate() {
-            let ours = area.owners[cluster].load(Relaxed) == area.member().owner_word();
-            if !ours || returned.load(Relaxed) == 0 {
-                continue;
-            }
-            let mut state = self.cluster(cluster as u32).lock();
-            let before = state.used;
-            self.recount(area, cluster as u32, &mut state);
-            found |= state.used < before;
-        }
-        found
-    }
-
-    /// Recounts a cluster's used slots. Empties `returned` first, so that members that free slots
-    /// meanwhile count in it again.
-    pub(crate) fn recount(&self, area: &Shared, cluster: u32, state: &mut ClusterGuard<'_>) {
-        // Acquire pairs with the Release in `return_foreign`.
-        area.returned[cluster as usize].swap(0, Acquire);
+        // Some of its slots may be reserved.
         state.used = area.count_used(cluster);
-        self.relist(area, cluster, state);
+        match state.used {
+            // Nothing was ever there to be discarded.
+            0 => self.relink(cluster, &mut state, ListKind::Free),
+            _ => self.relist(area, cluster, &mut state),
+        }
+        self.listed.fetch_add(1, Relaxed);
+        true
     }
 }

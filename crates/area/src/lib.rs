@@ -1,11 +1,10 @@
 //! Swap areas: which slots of which device are free, and their allocation.
 //!
-//! Owns: clusters with their locks and lists, the slot map, per-CPU slot caches, priorities, and
-//! the sharing of areas by the processes of one run. The terms and their counter equations are in
-//! [`types`], checked by [`SwapArea::check`]; every mechanism is a switch in [`AreaTuning`].
+//! Owns: clusters with their locks and lists, the slot map, per-CPU slot caches, and priorities.
+//! The terms and their counter equations are in [`types`], checked by [`SwapArea::check`]; every
+//! mechanism is a switch in [`AreaTuning`].
 //! Invariants: a slot is never handed out twice; freeing a slot that is not in use is a bug and
-//! panics. State is kept as indexes in [`Table`](overspill_base::shared::Table)s, never pointers,
-//! so that it can be in memory shared by a process tree.
+//! panics.
 //! Not here: devices, I/O, time, what a slot contains. `unsafe` is forbidden.
 //! Sources: Linux 4.8 (scanning), 4.11 (cluster locks, slot caches), 5.8 (scan bases), 6.12
 //! (cluster lists).
@@ -22,11 +21,10 @@ mod areas;
 mod check;
 mod clusters;
 mod lists;
-mod members;
 mod past;
-mod shared;
 mod slot_cache;
 mod slot_map;
+mod state;
 mod tuning;
 pub mod types;
 
@@ -34,6 +32,4 @@ pub use area::SwapArea;
 pub use areas::{SwapAreas, TooManyAreas};
 pub use slot_map::{SlotMap, TAG_BITS, TooManyHolders};
 pub use tuning::{Allocator, AreaTuning, Preset, ScanBase, UnknownPreset};
-pub use types::{
-    AreaConfig, AreaNo, AreaTables, MEMBERS_MAX, MemberNo, SlotFreeNotify, SlotReclaim, SwapEntry,
-};
+pub use types::{AreaConfig, AreaNo, SlotFreeNotify, SlotReclaim, SlotTable, SwapEntry};

@@ -12,7 +12,7 @@ pub(crate) const ORDERS: usize = 10;
 /// The list a cluster is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum ListKind {
-    /// On none: not ours, being discarded, or never listed.
+    /// On none: never listed.
     #[default]
     None,
     /// On none: one CPU allocates from it.

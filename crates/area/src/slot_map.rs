@@ -1,5 +1,5 @@
 //! One word per slot: the number of its holders, whether only the swap cache has it, and a user's
-//! tag. Holders are the processes that share the area, or the pages of the one that has it alone.
+//! tag. Holders are pages.
 //!
 //! Owns: the packing, and which lock an access takes. The tag is 51 opaque bits; the engine keeps
 //! the page's checksum there. It is cleared when the slot becomes free, so that no page is checked
@@ -60,7 +60,7 @@ impl WordLocks {
 
 /// A slot has more holders than its word can count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a swap slot is shared by more than {} processes or pages", HOLDERS_MAX)]
+#[error("a swap slot is shared by more than {} pages", HOLDERS_MAX)]
 pub struct TooManyHolders;
 
 /// The words of one area's slots. Clones share them.
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_shared_with_another_process_cannot_be_given_up() {
+    fn a_copy_shared_with_another_page_cannot_be_given_up() {
         let map = map();
         map.claim(Slot(0));
         map.set_tag(Slot(0), (1 << TAG_BITS) - 1);

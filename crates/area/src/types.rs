@@ -2,35 +2,29 @@
 //!
 //! ```text
 //! slot     word = 0                      free
-//!          count in 1..=HOLDERS_MAX      held by that many processes, or parked in one slot cache
+//!          count in 1..=HOLDERS_MAX      that many pages are on it, or it is in one slot cache
 //!          count = RESERVED              header, bad, past the end, or being discarded
-//! area     used + reserved + free == capacity, at quiescence; a killed process
-//!          may leave `used` too high by one batch, never too low
+//! area     used + reserved + free == capacity, at quiescence
 //!          used_most >= used
 //! ```
-//! Cluster lists (per process, for the clusters it owns):
+//! Cluster lists:
 //! ```text
-//! cluster  used = its slots whose word is not 0, once `returned` has been collected
+//! cluster  used = its slots whose word is not 0, once it was listed
 //!          used == 0             <=>  Free, or Discard, or some CPU's current cluster
 //!          used == cluster size  <=>  Full, or some CPU's current cluster
 //!          otherwise                  Nonfull, Frag, or some CPU's current cluster
 //! ```
-//! Scan (one process):
+//! Scan:
 //! ```text
 //! cluster  used == 0  <=>  Free, or Discard, or some CPU's current cluster
 //! bounds   lowest <= every free slot <= highest; no slot is free  =>  highest == 0
 //! ```
-//!
-//! A *member* is a process that uses the area. A cluster has at most one owner among the members;
-//! only the owner allocates from it, every member may free. So no lock is shared between processes,
-//! and a member killed at any point leaves nothing locked: at worst one slot stays held.
 
 use crate::slot_map::{SlotMap, WordLocks};
 use crate::tuning::AreaTuning;
 use overspill_base::Slot;
 use overspill_base::shared::Table;
-use overspill_base::sync::Ordering::Relaxed;
-use overspill_base::sync::{AtomicU32, AtomicU64};
+use overspill_base::sync::AtomicU64;
 use std::fmt::Debug;
 
 /// Number of a swap area, below [`AreaNo::MAX`].
@@ -116,95 +110,56 @@ impl AreaConfig {
             discard: false,
         }
     }
-}
 
-/// Number of processes that can share an area: as many as a slot's word can count.
-pub const MEMBERS_MAX: usize = crate::slot_map::HOLDERS_MAX as usize;
-
-/// Number of a process among those that share an area.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemberNo(pub u32);
-
-impl MemberNo {
-    pub(crate) fn owner_word(self) -> u32 {
-        self.0 + 1
+    /// Returns how many of a device's slots an area uses: clusters are whole, and the slot after
+    /// the last has a number, too.
+    pub fn slots_used(&self, slots: u32) -> u32 {
+        let cluster_slots = self.tuning.cluster_slots;
+        slots.min(u32::MAX / cluster_slots * cluster_slots)
     }
 }
 
-/// The state of one area that its processes share.
-#[derive(Clone, Debug)]
-pub struct AreaTables {
+/// The memory of an area: a word for every slot, see [`SlotMap`].
+#[derive(Debug)]
+pub struct SlotTable {
+    pub(crate) words: Table<AtomicU64>,
     /// Number of slots the area can grow to.
-    pub slots_max: u32,
-    /// One word per slot, see [`SlotMap`].
-    pub slots: Table<AtomicU64>,
-    /// Per cluster: 0, or its owner's number plus one.
-    pub owners: Table<AtomicU32>,
-    /// Per cluster: slots freed by other members since its owner last collected them.
-    pub returned: Table<AtomicU32>,
-    /// Totals of the area, [`AreaTables::COUNTERS`] of them.
-    pub counters: Table<AtomicU32>,
-    /// Per member: one bit per slot, set where it holds the slot. Empty if there is only one
-    /// member.
-    pub holds: Vec<Table<AtomicU64>>,
+    pub(crate) slots_max: u32,
+    /// Slots that are never handed out.
+    pub(crate) reserved: u32,
 }
 
-impl AreaTables {
-    /// Words of [`counters`](Self::counters).
-    pub const COUNTERS: usize = 4;
-    /// In [`counters`](Self::counters): number of slots the device has grown to.
-    pub(crate) const CAPACITY: usize = 0;
-    /// Slots handed out, cached ones included.
-    pub(crate) const USED: usize = 1;
-    /// Slots that are never handed out.
-    pub(crate) const RESERVED: usize = 2;
-    /// The most that were ever handed out at a time.
-    pub(crate) const USED_MOST: usize = 3;
-
-    /// Makes tables for a single process, on the heap (tests, models).
-    pub fn on_heap(slots: u32, config: AreaConfig, members: usize) -> Self {
+impl SlotTable {
+    /// Returns how many words it takes for `slots_max` slots: clusters are whole.
+    pub fn words(slots_max: u32, config: AreaConfig) -> usize {
         let cluster_slots = config.tuning.cluster_slots;
-        let clusters = slots.div_ceil(cluster_slots) as usize;
-        let words = clusters * cluster_slots as usize;
-        let bits = move || Table::on_heap(words.div_ceil(64), || AtomicU64::new(0));
-        Self {
-            slots_max: slots,
-            slots: Table::on_heap(words, || AtomicU64::new(0)),
-            owners: Table::on_heap(clusters, || AtomicU32::new(0)),
-            returned: Table::on_heap(clusters, || AtomicU32::new(0)),
-            counters: Table::on_heap(Self::COUNTERS, || AtomicU32::new(0)),
-            holds: if members > 1 { (0..members).map(|_| bits()).collect() } else { Vec::new() },
-        }
+        slots_max.div_ceil(cluster_slots) as usize * cluster_slots as usize
     }
 
-    /// Returns the number of slots handed out, cached ones included.
-    pub fn used(&self) -> u32 {
-        self.counters[Self::USED].load(Relaxed)
-    }
-
-    /// Returns the most slots that were ever handed out at a time, cached ones included.
-    pub fn used_most(&self) -> u32 {
-        self.counters[Self::USED_MOST].load(Relaxed)
-    }
-
-    /// Reserves the slots in `reserved` and those past `slots_max` for good. Called once by the
-    /// process that made the tables, before any member joins.
-    pub fn format(&self, reserved: &[Slot]) {
-        let map = SlotMap::new(self.slots.clone(), WordLocks::Atomic);
-        let past_end = (self.slots_max..self.slots.len() as u32).map(Slot);
+    /// Makes a table of as many [`words`](Self::words), all of them 0. The slots in `reserved` and
+    /// those past `slots_max` are never handed out.
+    pub fn new(words: Table<AtomicU64>, slots_max: u32, reserved: &[Slot]) -> Self {
+        let map = SlotMap::new(words.clone(), WordLocks::Atomic);
+        let past_end = (slots_max..words.len() as u32).map(Slot);
+        let mut count = 0;
         for slot in reserved.iter().copied().chain(past_end) {
-            let fresh = !map.in_use(slot);
+            count += u32::from(!map.in_use(slot));
             map.reserve(slot);
-            self.counters[Self::RESERVED].fetch_add(u32::from(fresh), Relaxed);
         }
+        Self { words, slots_max, reserved: count }
+    }
+
+    /// As [`new`](Self::new), on the heap (tests, models).
+    pub fn on_heap(slots_max: u32, config: AreaConfig, reserved: &[Slot]) -> Self {
+        let words = Table::on_heap(Self::words(slots_max, config), || AtomicU64::new(0));
+        Self::new(words, slots_max, reserved)
     }
 }
 
 /// What an allocation asks of the areas' user when slots run short. Called without any lock of this
 /// crate.
 pub trait SlotReclaim {
-    /// Grows `area`, or frees slots that dead processes held in it. True if it is worth asking the
-    /// area again.
+    /// Grows `area`. True if it is worth asking the area again.
     fn grow(&self, area: AreaNo) -> bool;
 
     /// Frees `entry`, the swap-cache copy of a mapped page, with
@@ -233,7 +188,6 @@ impl SlotReclaim for () {
 /// Receives every slot that becomes free, at once (`swap_slot_free_notify` in Linux).
 pub trait SlotFreeNotify: Send + Sync + Debug {
     /// Reports that `slot` is about to become free; it cannot be claimed before this returns.
-    /// Called with locks of the area held, by the process that drops the last hold, also on behalf
-    /// of a dead process. Must not block.
+    /// Called with locks of the area held. Must not block.
     fn slot_free(&self, slot: Slot);
 }

@@ -48,7 +48,7 @@ fn batches_take_a_lock_once_where_it_was_taken_for_every_slot() {
     assert_eq!(cost(Preset::Linux4_11, LockClass::Area), (batches, batches));
     assert_eq!(cost(Preset::Linux4_11, LockClass::Cluster), (slots, slots));
     // Lists: allocating or freeing a batch is one hold of a cluster's lock, as all 256 slots are in
-    // one cluster. Adopting and picking the fresh cluster takes it twice more.
+    // one cluster. Listing and picking the fresh cluster takes it twice more.
     assert_eq!(cost(Preset::Modern, LockClass::CpuCluster), (batches, 0));
     assert_eq!(cost(Preset::Modern, LockClass::Cluster), (batches + 2, batches));
     // The lists' lock is taken when a cluster changes lists, not per slot.

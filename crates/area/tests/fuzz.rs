@@ -8,8 +8,7 @@ mod common;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use common::{CPUS, Discarder};
 use overspill_area::{
-    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, ScanBase, SwapArea, SwapAreas,
-    SwapEntry,
+    AreaConfig, AreaNo, AreaTuning, Preset, ScanBase, SlotTable, SwapArea, SwapAreas, SwapEntry,
 };
 use overspill_base::Slot;
 use std::collections::BTreeSet;
@@ -102,9 +101,8 @@ impl<'a> Episode<'a> {
         for (number, setup) in script.areas.iter().enumerate() {
             let (rotational, discard) = (setup.rotational, setup.discard);
             let config = AreaConfig { rotational, discard, ..script.config };
-            let tables = AreaTables::on_heap(setup.slots, config, 1);
-            tables.format(&setup.reserved);
-            let area = SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0));
+            let table = SlotTable::on_heap(setup.slots, config, &setup.reserved);
+            let area = SwapArea::new(AreaNo(number as u8), table, config);
             area.set_capacity_slots(setup.slots);
             areas.add(area, setup.priority);
         }

@@ -4,40 +4,12 @@
 #[allow(dead_code, reason = "every test program uses its part of it")]
 mod common;
 
-use common::{Discarder, config, lone, single};
+use common::{config, lone, single};
 use overspill_area::{
-    Allocator, AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SlotReclaim, SwapArea,
-    SwapAreas, SwapEntry, TooManyHolders,
+    Allocator, AreaConfig, AreaNo, AreaTuning, Preset, SlotReclaim, SlotTable, SwapArea, SwapAreas,
+    SwapEntry,
 };
 use overspill_base::Slot;
-
-/// Maximum number of processes that hold a slot.
-const HOLDERS_MAX: u32 = 4094;
-
-/// E8: of two slots one can have no more holders. Then the other gets none either.
-#[test]
-fn sharing_that_fails_half_way_is_undone() {
-    let config = config(Preset::Modern);
-    let tables = AreaTables::on_heap(4, config, HOLDERS_MAX as usize + 1);
-    tables.format(&[]);
-    let area = SwapArea::new(AreaNo(0), tables, config, MemberNo(0));
-    area.set_capacity_slots(4);
-    let areas = lone(config, area);
-    let mut out = Vec::new();
-    assert_eq!(areas.alloc(0, 2, &(), &mut out), 2);
-    let (first, shared) = (out[0].slot(), out[1].slot());
-    assert!(first < shared);
-    areas.free_now(out[0]);
-    areas.drain();
-    let area = areas.get(AreaNo(0));
-    (1..HOLDERS_MAX).for_each(|member| area.share_with(MemberNo(member)).unwrap());
-    assert_eq!(areas.alloc(0, 3, &(), &mut Vec::new()), 3);
-    areas.drain();
-    assert_eq!(area.share_with(MemberNo(HOLDERS_MAX)), Err(TooManyHolders));
-    let map = area.slot_map();
-    assert_eq!(map.holders(first), Some(1), "undone");
-    assert_eq!(map.holders(shared), Some(u64::from(HOLDERS_MAX)));
-}
 
 /// Answers for a full area that it was taken out, and another added, before it could grow.
 struct Turnover<'a> {
@@ -67,9 +39,7 @@ impl SlotReclaim for Turnover<'_> {
 
 /// Makes an area of 4 slots, of which none is available unless it `has_room`.
 fn full_unless(has_room: bool, number: AreaNo, config: AreaConfig) -> SwapArea {
-    let tables = AreaTables::on_heap(4, config, 1);
-    tables.format(&[]);
-    let area = SwapArea::new(number, tables, config, MemberNo(0));
+    let area = SwapArea::new(number, SlotTable::on_heap(4, config, &[]), config);
     area.set_capacity_slots(if has_room { 4 } else { 0 });
     area
 }
@@ -134,32 +104,12 @@ fn a_cluster_is_not_used_while_it_is_discarded() {
     }
 }
 
-/// Members of a run leave clusters to each other, also on a device that discards.
+/// A cluster that nothing was ever written to has nothing to discard.
 #[test]
-fn a_member_takes_no_more_clusters_than_it_uses() {
-    for discard in [false, true] {
-        let config = AreaConfig { discard, ..config(Preset::Modern) };
-        let clusters = 40;
-        let tables = AreaTables::on_heap(clusters * 4, config, 2);
-        tables.format(&[]);
-        let member = |number| {
-            let area = SwapArea::new(AreaNo(0), tables.clone(), config, MemberNo(number));
-            area.set_capacity_slots(clusters * 4);
-            lone(config, area)
-        };
-        let (one, other) = (member(0), member(1));
-        let mut out = Vec::new();
-        assert_eq!(one.alloc(0, 1, &Discarder(&one), &mut out), 1);
-        assert_eq!(other.alloc(0, 20, &Discarder(&other), &mut Vec::new()), 20);
-        assert_eq!(one.alloc(0, 100, &Discarder(&one), &mut out), 100);
-        // It keeps 17 of the 26 clusters that it frees, and 13 are nobody's.
-        out.drain(..).for_each(|entry| one.free_now(entry));
-        one.drain();
-        while let Some((first, _)) = one.get(AreaNo(0)).take_discard() {
-            one.get(AreaNo(0)).discarded(first);
-        }
-        assert!(other.alloc(0, 160, &Discarder(&other), &mut Vec::new()) >= 60, "{discard}");
-    }
+fn a_fresh_cluster_is_used_without_a_discard() {
+    let config = AreaConfig { discard: true, ..config(Preset::Modern) };
+    let areas = single(config, 8, &[]);
+    assert_eq!(areas.alloc(0, 8, &(), &mut Vec::new()), 8);
 }
 
 /// E39: between its thresholds, five and two batches per CPU, the cache stays on or off. Hidden
@@ -197,7 +147,7 @@ fn reserved_slots_are_no_capacity() {
         assert_eq!(areas.get(AreaNo(0)).free_slots(), 7);
         let mut out = Vec::new();
         assert_eq!(areas.alloc(0, 10, &(), &mut out), 7, "{:?}", config.tuning.allocator);
-        assert!(areas.get(AreaNo(0)).may_be_full(), "others cannot be handed out");
+        assert!(areas.get(AreaNo(0)).is_full(), "others cannot be handed out");
         assert_eq!(config.tuning.allocator == Allocator::Lists, preset == Preset::Modern);
     }
 }

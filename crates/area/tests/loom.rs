@@ -2,8 +2,8 @@
 #![cfg(loom)]
 
 use overspill_area::{
-    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SlotFreeNotify, SwapArea,
-    SwapAreas, SwapEntry,
+    AreaConfig, AreaNo, AreaTuning, Preset, SlotFreeNotify, SlotTable, SwapArea, SwapAreas,
+    SwapEntry,
 };
 use overspill_base::Slot;
 use overspill_base::sync::Ordering::Relaxed;
@@ -37,16 +37,16 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     println!("{explored} interleavings");
 }
 
-fn join(tables: &AreaTables, config: AreaConfig, member: u32) -> SwapAreas {
-    let area = SwapArea::new(AreaNo(0), tables.clone(), config, MemberNo(member));
-    area.set_capacity_slots(tables.slots_max);
-    let areas = SwapAreas::new(config);
-    areas.add(area, 0);
-    areas
+fn area(number: u8, config: AreaConfig, slots: u32) -> SwapArea {
+    let area = SwapArea::new(AreaNo(number), SlotTable::on_heap(slots, config, &[]), config);
+    area.set_capacity_slots(slots);
+    area
 }
 
 fn alone(config: AreaConfig, slots: u32) -> Arc<SwapAreas> {
-    Arc::new(join(&AreaTables::on_heap(slots, config, 1), config, 0))
+    let areas = SwapAreas::new(config);
+    areas.add(area(0, config, slots), 0);
+    Arc::new(areas)
 }
 
 /// Allocates up to `want` entries on a thread of its own.
@@ -167,10 +167,7 @@ fn areas_that_come_and_go_against_an_allocation() {
         let areas = alone(config, 2);
         let other = spawn_alloc(&areas, 1, 1);
         for number in 1..=2 {
-            let tables = AreaTables::on_heap(2, config, 1);
-            let area = SwapArea::new(AreaNo(number), tables, config, MemberNo(0));
-            area.set_capacity_slots(2);
-            areas.add(area, 0);
+            areas.add(area(number, config, 2), 0);
             areas.dequeue(AreaNo(number - 1));
         }
         assert_eq!(other.join().unwrap().len(), 1);
@@ -180,18 +177,18 @@ fn areas_that_come_and_go_against_an_allocation() {
 #[test]
 fn the_last_of_two_holders_frees() {
     model(|| {
-        let config = small(Preset::Modern);
-        let tables = AreaTables::on_heap(2, config, 2);
-        let parent = join(&tables, config, 0);
-        let entry = alloc(&parent, 0, 1)[0];
-        parent.drain();
-        parent.get(AreaNo(0)).share_with(MemberNo(1)).unwrap();
-        let child = join(&tables, config, 1);
-        let other = loom::thread::spawn(move || child.free(0, entry));
-        parent.free(0, entry);
+        let areas = alone(small(Preset::Modern), 2);
+        let entry = alloc(&areas, 0, 1)[0];
+        areas.get(AreaNo(0)).share(entry.slot()).unwrap();
+        let other = {
+            let areas = areas.clone();
+            loom::thread::spawn(move || areas.free(1, entry))
+        };
+        areas.free(0, entry);
         other.join().unwrap();
-        assert_eq!(parent.get(AreaNo(0)).slot_map().holders(entry.slot()), Some(0));
-        assert_eq!(alloc(&parent, 0, 2).len(), 2);
+        assert_eq!(areas.get(AreaNo(0)).slot_map().holders(entry.slot()), Some(0));
+        assert_eq!(alloc(&areas, 0, 2).len(), 2);
+        check(&areas, 2);
     });
 }
 
@@ -210,24 +207,20 @@ impl SlotFreeNotify for Content {
 fn a_slot_is_forgotten_before_it_is_free() {
     model(|| {
         let config = small(Preset::Modern);
-        let tables = AreaTables::on_heap(2, config, 2);
         let content = Arc::new(AtomicU32::new(1));
-        let join = |member| {
-            let area = SwapArea::new(AreaNo(0), tables.clone(), config, MemberNo(member));
-            area.set_capacity_slots(2);
-            let areas = SwapAreas::new(config);
-            areas.add(area.notifying(Box::new(Content(content.clone()))), 0);
-            areas
+        let areas = SwapAreas::new(config);
+        areas.add(area(0, config, 2).notifying(Box::new(Content(content.clone()))), 0);
+        let areas = Arc::new(areas);
+        let entry = alloc(&areas, 0, 1)[0];
+        areas.drain();
+        areas.get(AreaNo(0)).share(entry.slot()).unwrap();
+        let other = {
+            let areas = areas.clone();
+            loom::thread::spawn(move || areas.free(1, entry))
         };
-        let parent = join(0);
-        let entry = alloc(&parent, 0, 1)[0];
-        parent.drain();
-        parent.get(AreaNo(0)).share_with(MemberNo(1)).unwrap();
-        let child = join(1);
-        let other = loom::thread::spawn(move || child.free(0, entry));
-        parent.free(0, entry);
+        areas.free(0, entry);
         // The slot beside it was always free, so its cluster is searched.
-        let again = alloc(&parent, 0, 2).contains(&entry);
+        let again = alloc(&areas, 0, 2).contains(&entry);
         if again {
             content.store(2, Relaxed);
         }

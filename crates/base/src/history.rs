@@ -1,7 +1,7 @@
 //! The last changes of page state, in a ring, to find out how a page was lost.
 //!
-//! Owns: the ring's entries. Processes that share it append to it, and the entries of killed ones
-//! stay.
+//! Owns: the ring's entries. They are in memory that another process may read, and stay when the
+//! writer ends.
 //! Invariants: an entry that is being written, or was overwritten while it was read, is left out;
 //! no thread waits for another.
 //! Not here: what a page's state is.
@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! number of the entry plus one, 0 while it is written · ns
-//! member and page of address space · before · after
+//! whose page it is, and which of its address space · before · after
 //! ```
 //!
 //! Orderings: an entry's number is stored last (Release), and read first (Acquire) and again at the
@@ -19,28 +19,24 @@ use crate::PAGE_SIZE;
 use crate::clock;
 use crate::shared::Table;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{AtomicU64, fence};
 
 const WORDS: usize = 5;
-/// Bits of a page number; the member is above them.
+/// Bits of a page number; its owner is above them.
 const PAGE_BITS: u32 = 48;
 
-/// A ring, for writes by one process.
+/// A ring.
 #[derive(Debug)]
-pub struct History {
-    words: Table<AtomicU64>,
-    member: AtomicU32,
-    base_page: u64,
-}
+pub struct History(Table<AtomicU64>);
 
 /// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Time of the monotonic clock.
     pub time_ns: u64,
-    /// The process whose page it is.
-    pub member: u32,
-    /// The page's address in that process.
+    /// Whose page it is, below 65 536.
+    pub owner: u32,
+    /// The page's address there.
     pub address: u64,
     /// Its state before.
     pub before: u64,
@@ -68,45 +64,29 @@ impl History {
         1 + WORDS * entries
     }
 
-    /// Makes a ring in `words`, which start as zeros, for changes of `member`.
-    pub fn new(words: Table<AtomicU64>, member: u32) -> Self {
-        Self { words, member: AtomicU32::new(member), base_page: 0 }
-    }
-
-    /// Numbers pages from `base_address` on.
-    pub fn based_at(self, base_address: usize) -> Self {
-        Self { base_page: (base_address / PAGE_SIZE) as u64, ..self }
-    }
-
-    /// Sets the member, in a forked child.
-    pub fn become_member(&self, member: u32) {
-        self.member.store(member, Relaxed);
+    /// Makes a ring in `words`, which start as zeros.
+    pub fn new(words: Table<AtomicU64>) -> Self {
+        Self(words)
     }
 
     fn entries(&self) -> u64 {
-        ((self.words.len() - 1) / WORDS) as u64
+        ((self.0.len() - 1) / WORDS) as u64
     }
 
     fn entry(&self, number: u64) -> &[AtomicU64] {
-        &self.words[1 + (number % self.entries()) as usize * WORDS..][..WORDS]
+        &self.0[1 + (number % self.entries()) as usize * WORDS..][..WORDS]
     }
 
-    /// Records that the `page`th page of 4 KiB changed its state.
-    pub fn note(&self, page: usize, before: u64, after: u64) {
-        let member = self.member.load(Relaxed);
-        self.note_of(member, self.base_page + page as u64, (before, after));
-    }
-
-    /// Records a change of the page with a number of `member`'s address space: its state before and
+    /// Records a change of the page with a number in `owner`'s address space: its state before and
     /// after.
-    pub fn note_of(&self, member: u32, page: u64, (before, after): (u64, u64)) {
-        let number = self.words[0].fetch_add(1, Relaxed);
+    pub fn note(&self, owner: u32, page: u64, (before, after): (u64, u64)) {
+        let number = self.0[0].fetch_add(1, Relaxed);
         let entry = self.entry(number);
         entry[0].store(0, Relaxed);
         // A reader that sees a word of the new entry sees that the old number is gone.
         fence(Release);
         entry[1].store(clock::now_ns(), Relaxed);
-        entry[2].store(u64::from(member) << PAGE_BITS | page, Relaxed);
+        entry[2].store(u64::from(owner) << PAGE_BITS | page, Relaxed);
         entry[3].store(before, Relaxed);
         entry[4].store(after, Relaxed);
         entry[0].store(number + 1, Release);
@@ -119,7 +99,7 @@ impl History {
 
     /// Returns the changes after `place`, oldest first, and moves it after them.
     pub fn after<'a>(&'a self, place: &mut Place) -> impl Iterator<Item = Change> + use<'a> {
-        let next = self.words[0].load(Relaxed);
+        let next = self.0[0].load(Relaxed);
         let first = place.next.max(next.saturating_sub(self.entries()));
         place.missed += first - place.next;
         place.next = next;
@@ -136,7 +116,7 @@ impl History {
         fence(SeqCst);
         (entry[0].load(Relaxed) == number + 1).then_some(Change {
             time_ns,
-            member: (place >> PAGE_BITS) as u32,
+            owner: (place >> PAGE_BITS) as u32,
             address: (place & ((1 << PAGE_BITS) - 1)) * PAGE_SIZE as u64,
             before,
             after,
@@ -149,26 +129,25 @@ mod tests {
     use super::*;
 
     fn ring(entries: usize) -> History {
-        let words = Table::on_heap(History::words(entries), || AtomicU64::new(0));
-        History::new(words, 3).based_at(0x7000_0000_0000)
+        History::new(Table::on_heap(History::words(entries), || AtomicU64::new(0)))
     }
 
     #[test]
     fn the_last_changes_are_kept_in_their_order() {
         let history = ring(4);
         assert_eq!(history.changes().count(), 0);
-        (0..6).for_each(|n| history.note(n, n as u64, n as u64 + 1));
+        (0..6).for_each(|n| history.note(3, 0x7_0000_0000 + n, (n, n + 1)));
         let seen: Vec<u64> = history.changes().map(|change| change.before).collect();
         assert_eq!(seen, [2, 3, 4, 5]);
         let last = history.changes().last().unwrap();
-        assert_eq!((last.member, last.address, last.after), (3, 0x7000_0000_5000, 6));
+        assert_eq!((last.owner, last.address, last.after), (3, 0x7000_0000_5000, 6));
     }
 
     #[test]
     fn a_reader_goes_on_where_it_stopped_and_knows_what_it_missed() {
         let (history, mut place) = (ring(4), Place::default());
-        let mut read = |noted: std::ops::Range<usize>| {
-            noted.for_each(|n| history.note(n, n as u64, 0));
+        let mut read = |noted: std::ops::Range<u64>| {
+            noted.for_each(|n| history.note(3, n, (n, 0)));
             let seen: Vec<u64> = history.after(&mut place).map(|change| change.before).collect();
             (seen, place.missed())
         };
@@ -181,8 +160,8 @@ mod tests {
     #[test]
     fn an_entry_being_written_is_left_out() {
         let history = ring(4);
-        history.note(1, 0, 1);
-        history.note(2, 0, 1);
+        history.note(3, 1, (0, 1));
+        history.note(3, 2, (0, 1));
         history.entry(1)[0].store(0, Relaxed);
         assert_eq!(history.changes().count(), 1);
     }

@@ -1,8 +1,9 @@
 //! Event counters with the names of `/proc/vmstat`, and histograms, as plain atomics in memory that
 //! a supervisor can map.
 //!
-//! Invariants: counters only grow, but for that of stalls, which is a level. Readers may see one
-//! counter newer than another; equations between them hold only when quiescent.
+//! Invariants: counters only grow, but for those of stalls and of what is unevictable, which are
+//! levels. Readers may see one counter newer than another; equations between them hold only when
+//! quiescent.
 //! Not here: printing.
 
 use crate::shared::Table;
@@ -125,7 +126,8 @@ const LATENCY_MAX: usize = Event::ALL.len();
 const LATENCY_SUM: usize = LATENCY_MAX + 1;
 const STALLS: usize = LATENCY_SUM + 1;
 const IN_USE_MOST: usize = STALLS + 1;
-const BUCKETS: usize = IN_USE_MOST + 1;
+const UNEVICTABLE: usize = IN_USE_MOST + 1;
+const BUCKETS: usize = UNEVICTABLE + 1;
 
 /// Number of atomics that a [`Stats`] needs.
 pub fn stats_len() -> usize {
@@ -220,14 +222,24 @@ impl Stats {
         self.cells[first + bucket].fetch_add(weight, Relaxed);
     }
 
-    /// Records that `pages` are in use, in memory or not.
+    /// Records that `pages` are in use, in memory or not, beside what is unevictable.
     pub fn are_in_use(&self, pages: u64) {
-        self.cells[IN_USE_MOST].fetch_max(pages, Relaxed);
+        self.cells[IN_USE_MOST].fetch_max(pages + self.unevictable_pages(), Relaxed);
     }
 
     /// The most of them at a time, of times at which some were not in memory.
     pub fn in_use_pages_max(&self) -> u64 {
         self.cells[IN_USE_MOST].load(Relaxed)
+    }
+
+    /// Records that programs have so many pages which count and cannot be moved out.
+    pub fn are_unevictable(&self, pages: u64) {
+        self.cells[UNEVICTABLE].store(pages, Relaxed);
+    }
+
+    /// How many there are now.
+    pub fn unevictable_pages(&self) -> u64 {
+        self.cells[UNEVICTABLE].load(Relaxed)
     }
 
     /// A copy of the fault latencies, in nanoseconds.

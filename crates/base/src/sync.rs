@@ -17,11 +17,13 @@
 //! with debug assertions check it at every acquisition, by the order of [`LockClass::ALL`].
 //!
 //! ```text
-//! fork gate (preload; shared by every memory call, exclusive in fork)
-//!   the pager (overspill; held while its threads are parked, or an area is added)
-//!   ranges (space: which address ranges are mapped)
-//!   guest (keeper: what is known of a guest's addresses; also under a page lock)
+//! the pager (overspill; held while its threads are parked, or an area is added)
+//!   guards, ranges (space: which address ranges are mapped and protected)
+//!   agent (keeper: held while it is asked)
+//!     guest (keeper: what is known of a guest's addresses; also under a page lock)
+//!       filler, letters, threads of a guest (keeper: asked with the guest held)
 //!     pieces (keeper: whose page numbers these are; leaf)
+//!     limit (keeper: held while the engine is told)
 //!     page lock (a bit in the frame; sleeps; the only one held across an ioctl or I/O)
 //!       adding an area (held while its device is opened)
 //!         devices in use (held while queues to them are opened)
@@ -35,10 +37,13 @@
 //!     batch of rotations (per CPU)
 //!       LRU batch (per CPU)
 //!         LRU lists (leaf)
-//!     frame free list (leaf)   staging chunks (leaf)   readahead streams (leaf)
+//!     free frames of a CPU
+//!       free frames of all (leaf)
+//!     staging chunks (leaf)   readahead streams (leaf)   refault distances (leaf)
 //!     page wait table (leaf; held only around a condition variable)
 //!   idle workers of a pool (leaf)
 //! the socket to the process that serves a device (leaf; held while it answers)
+//! control: anything that no fault waits for (leaf)
 //! ```
 
 #[cfg(loom)]
@@ -68,8 +73,6 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum LockClass {
-    /// Excludes memory calls during a fork.
-    ForkGate,
     /// A pager as a whole: held while its threads are parked or stopped, or an area is added.
     Pager,
     /// Protections that are not what the table of ranges says.
@@ -88,8 +91,8 @@ pub enum LockClass {
     GuestThreads,
     /// Pieces of the page table that guests have.
     Pieces,
-    /// Frames that are being leased or given back.
-    Lease,
+    /// The limit of a run, while the engine is told.
+    Limit,
     /// Serialises the adding of areas.
     Swapon,
     /// The devices in use, and the workers that have queues to them.
@@ -136,8 +139,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in lock order.
-    pub const ALL: [LockClass; 32] = [
-        LockClass::ForkGate,
+    pub const ALL: [LockClass; 31] = [
         LockClass::Pager,
         LockClass::Guards,
         LockClass::Ranges,
@@ -147,7 +149,7 @@ impl LockClass {
         LockClass::Letters,
         LockClass::GuestThreads,
         LockClass::Pieces,
-        LockClass::Lease,
+        LockClass::Limit,
         LockClass::Swapon,
         LockClass::Devices,
         LockClass::SwapCache,

@@ -15,6 +15,7 @@ macro_rules! index_type {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[derive(serde::Serialize, serde::Deserialize)]
         #[repr(transparent)]
         pub struct $name(pub $int);
 

@@ -30,6 +30,11 @@ pub struct Span {
 const ITEMS_MAX: usize = 1024;
 /// The longest string, one of execve.
 const STRING_MAX: usize = 1 << 17;
+/// The kind of a userfaultfd's requests, the largest of them, and the one that reads memory
+/// (`linux/userfaultfd.h`).
+const USERFAULTFD: usize = 0xaa;
+const USERFAULT_BYTES: usize = 40;
+const UFFDIO_COPY: usize = 0xc028_aa03;
 /// The most that a request of unknown size is expected to touch.
 const UNKNOWN_BYTES: usize = 4096;
 const PAGE_BYTES: usize = 4096;
@@ -98,6 +103,7 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
             Arg::Pointers(n) => self.span(at, self.number(n).saturating_mul(WORD_BYTES)),
             Arg::PerPage(n) => self.span(at, self.number(n).div_ceil(PAGE_BYTES)),
             Arg::Pointing(n) => self.request(at, self.number(n)),
+            Arg::Ioctl if ioctl_kind(self.number(1)) == USERFAULTFD => self.userfault(at),
             Arg::Ioctl => self.request(at, ioctl_bytes(self.number(1))),
             Arg::Command => self.request(at, UNKNOWN_BYTES),
             Arg::Futex => self.span(at, INT_BYTES),
@@ -211,6 +217,18 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
         }
     }
 
+    /// A request of a userfaultfd: nobody touches the addresses that it names but where UFFDIO_COPY
+    /// reads. Who touched the others would wait for the caller, which fills them.
+    fn userfault(&mut self, at: usize) {
+        self.span(at, USERFAULT_BYTES);
+        if self.number(1) as u32 as usize != UFFDIO_COPY {
+            return;
+        }
+        if let Some([source, len]) = self.words(at, [WORD_BYTES, 2 * WORD_BYTES]) {
+            self.span(source, len);
+        }
+    }
+
     fn mask(&mut self, at: usize) {
         self.span(at, 2 * WORD_BYTES);
         if let Some([mask, len]) = self.words(at, [0, WORD_BYTES]) {
@@ -226,6 +244,11 @@ impl<M: Memory, S: FnMut(Span)> Walk<'_, M, S> {
             }
         }
     }
+}
+
+/// Which kind of descriptor a request is for.
+fn ioctl_kind(request: usize) -> usize {
+    request >> 8 & 0xff
 }
 
 /// What an ioctl's number says of its argument: some have more behind it, and old ones say nothing.
@@ -306,6 +329,20 @@ mod tests {
             found,
             [(START, 56), (START + 56, 16), (0x2000, 16), (0x4000, 24), (0x5000, 100)]
         );
+    }
+
+    /// What it fills is missing, and nobody else would bring it.
+    #[test]
+    fn a_userfaultfd_reads_what_it_copies_and_touches_nothing_else() {
+        let memory = words(&[0x5000_0000, 0x6000_0000, 0x3000, 0, 0]);
+        let found = |request| spans(nr::__NR_ioctl, [3, request, START, 0, 0, 0], &memory);
+        let own = (START, USERFAULT_BYTES);
+        for copy in [UFFDIO_COPY, UFFDIO_COPY as u32 as i32 as usize] {
+            assert_eq!(found(copy), [own, (0x6000_0000, 0x3000)], "{copy:x}");
+        }
+        for other in [0xc028_aa05, 0xc020_aa04, 0x8010_aa02] {
+            assert_eq!(found(other), [own], "{other:x}");
+        }
     }
 
     #[test]

@@ -9,13 +9,14 @@ mod defaults;
 
 use crate::error::{Error, FAILED};
 use crate::run::program::is_there;
-use clap::builder::BoolishValueParser;
 use clap::builder::styling::Styles;
+use clap::builder::{BoolishValueParser, PossibleValue};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use overspill::memory::MemoryLimit;
 use overspill::{Bytes, SwapSpec, parse_bytes};
+use overspill_run::{Barrier, Way};
 use overspill_terminal::usage;
 use rustix::process::Pid;
 use std::ffi::OsString;
@@ -198,8 +199,7 @@ pub(crate) struct PlaceArgs {
     /// turns. By ,discard=once, pages or both if the device is to be told what is not needed: all
     /// of it at the start, slots that were freed, or both. By ,ssd=on or ,ssd=off if the system is
     /// wrong about whether a seek costs. By ,encrypt=off if pages may be read on a file or device,
-    /// or by ,encrypt=on to encrypt them in memory too. By ,serve=apart if a process of its own is
-    /// to have it open.
+    /// or by ,encrypt=on to encrypt them in memory too.
     #[arg(short, long, value_name = "SPEC[,OPTION]...")]
     pub(crate) swap: Vec<SwapSpec>,
 
@@ -244,17 +244,30 @@ pub(crate) struct OutputArgs {
 }
 
 /// The value of `--way`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RunWay {
-    /// By the kernel, whoever touches.
-    Faults,
-    /// By the kernel where the program's own code does.
-    Calls,
-    /// By signals.
-    Touches,
-    /// The same, as on a kernel without guards.
-    #[value(hide = true)]
-    Shut,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunWay(pub(crate) Way);
+
+impl ValueEnum for RunWay {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self(Way::Faults),
+            Self(Way::Calls),
+            Self(Way::Signals(Barrier::Guard)),
+            Self(Way::Signals(Barrier::NoAccess)),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self.0 {
+            Way::Faults => PossibleValue::new("faults").help("By the kernel, whoever touches"),
+            Way::Calls => {
+                PossibleValue::new("calls").help("By the kernel where the program's own code does")
+            }
+            Way::Signals(Barrier::Guard) => PossibleValue::new("touches").help("By signals"),
+            // As on a kernel without guards.
+            Way::Signals(Barrier::NoAccess) => PossibleValue::new("shut").hide(true),
+        })
+    }
 }
 
 /// Look at runs that go on: one line each, or one of them in detail.

@@ -9,7 +9,7 @@ use crate::args::{DoctorArgs, Patient};
 use crate::error::Error;
 use crate::installed::{FORKS, program};
 use overspill::doctor::{Finding, Health, examine};
-use overspill_run::Ground;
+use overspill_run::{Barrier, Ground, Way};
 use serde_json::Value;
 use std::env;
 use std::ffi::OsString;
@@ -39,11 +39,11 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, Error> {
 
 /// The ways to notice touches, each with what it lacks; the first that lacks nothing is used.
 fn ways(directory: Option<&Path>) -> Vec<Finding> {
-    let faults = || Ok(Ground::find(program(FORKS)?)?);
-    let tried: [(_, _, Result<Ground, Error>); 3] = [
-        ("way: faults", "faults", faults()),
-        ("way: calls", "calls", Ground::find_calls().map_err(Error::from)),
-        ("way: touches", "touches", Ground::find_touches().map_err(Error::from)),
+    let find = |way| -> Result<Ground, Error> { Ok(Ground::find(way, program(FORKS)?)?) };
+    let tried = [
+        ("way: faults", "faults", find(Way::Faults)),
+        ("way: calls", "calls", find(Way::Calls)),
+        ("way: touches", "touches", find(Way::Signals(Barrier::Guard))),
     ];
     let best = tried.iter().position(|(_, _, ground)| ground.is_ok());
     let one = |(n, (what, way, ground)): (usize, (&'static str, _, Result<Ground, Error>))| {

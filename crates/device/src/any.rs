@@ -10,7 +10,7 @@ use crate::compressed::{CompressedDevice, Usage};
 use crate::error::DeviceError;
 use crate::file::{Attachment, FileDevice, OpenOptions};
 use crate::seal::{Sealed, Sealer};
-use crate::served::{Identity, ServedDevice};
+use crate::served::ServedDevice;
 use crate::spec::{SwapKind, SwapSpec};
 use crate::{DeviceInfo, SwapDevice};
 use overspill_base::Bytes;
@@ -25,7 +25,7 @@ pub enum Device {
     File(FileDevice),
     /// Compressed memory.
     Compressed(CompressedDevice),
-    /// Behind a connection that one process has, which serves it to the others.
+    /// Behind a connection that one process has, which serves it to another.
     Remote {
         /// The device.
         device: Arc<dyn SwapDevice>,
@@ -111,6 +111,11 @@ impl Device {
         }
     }
 
+    /// True if its queues have a ring each; see [`reserve_rings`](crate::file::reserve_rings).
+    pub fn has_rings(&self) -> bool {
+        matches!(self, Self::File(device) if device.has_rings())
+    }
+
     /// Another descriptor of a file of the user's that was empty, and is to be so again afterwards.
     ///
     /// # Errors
@@ -158,10 +163,9 @@ fn sealed(device: Arc<dyn SwapDevice>, sealer: Option<Sealer>) -> Arc<dyn SwapDe
 }
 
 /// Attaches to the device that another process opened, through `fd`; see [`FileDevice::attach`]. If
-/// that process serves it, `fd` is a socket made by [`Apart::client`], and `identity` says who
-/// this process is.
+/// that process serves it, `fd` is [`Apart::socket`].
 ///
-/// [`Apart::client`]: crate::served::apart::Apart::client
+/// [`Apart::socket`]: crate::served::apart::Apart::socket
 ///
 /// # Errors
 /// [`DeviceError::Open`].
@@ -169,11 +173,10 @@ pub fn attach(
     fd: OwnedFd,
     attachment: Attachment,
     sealer: Option<Sealer>,
-    identity: Identity,
 ) -> Result<Arc<dyn SwapDevice>, DeviceError> {
     if attachment.served {
         assert_eq!(attachment.encrypted, sealer.is_some());
-        let device = ServedDevice::new(fd, &attachment, identity);
+        let device = ServedDevice::new(fd, &attachment);
         return Ok(sealed(Arc::new(device), sealer));
     }
     Ok(Device::attach(fd, attachment)?.shared(sealer))

@@ -20,7 +20,6 @@
 //!         | "discard=" ( "once" | "pages" | "both" )
 //!         | "algo=" ( "lz4" | "zstd" )   how compressed memory is compressed
 //!         | "encrypt=" ( "on" | "off" )  on, but for this machine's memory
-//!         | "serve=" ( "apart" | "direct" )  whether the processes of a run have it open
 //!         | "connections=" 1..16         to a server
 //!         | "timeout=" SECONDS           after which a server that says nothing has failed
 //!         | "export=" NAME               what a server has it under
@@ -62,9 +61,6 @@ pub struct SwapSpec {
     pub algorithm: Option<Algorithm>,
     /// True if pages are encrypted. None means what [`SwapSpec::is_encrypted`] says.
     pub encrypt: Option<bool>,
-    /// True if the processes of a run ask another one for pages, false if each opens the place.
-    /// None means false, but for places on other machines, which only one process opens.
-    pub apart: Option<bool>,
     /// Number of connections to a server. None means what suits it.
     pub connections: Option<u8>,
     /// How long a server may say nothing before what was asked of it has failed. None means that it
@@ -100,9 +96,9 @@ impl SwapSpec {
         self.places().any(SwapKind::is_remote)
     }
 
-    /// True if a process apart has it open, and the processes of a run ask that one for pages.
+    /// True if a process of its own has it open, which a run asks for pages.
     pub fn is_served(&self) -> bool {
-        self.is_remote() || self.apart == Some(true)
+        self.is_remote() || self.mirror.is_some()
     }
 
     /// The two places of a mirror, each by itself. None if there is no mirror.
@@ -110,7 +106,7 @@ impl SwapSpec {
         let mirror = self.mirror.clone()?;
         let of = |kind: SwapKind| {
             let timeout = self.timeout.or(Some(MIRRORED_TIMEOUT)).filter(|_| kind.is_remote());
-            Self { kind, timeout, mirror: None, apart: Some(true), ..self.clone() }
+            Self { kind, timeout, mirror: None, ..self.clone() }
         };
         Some((of(self.kind.clone()), of(mirror)))
     }
@@ -274,7 +270,7 @@ fn last_option(text: &str) -> Option<(&str, &str, &str)> {
 }
 
 const OPTIONS: &str = "pri=N, ssd=on|off, discard=once|pages|both, algo=lz4|zstd, \
-                       encrypt=on|off, serve=apart|direct, connections=N, timeout=SECONDS, \
+                       encrypt=on|off, connections=N, timeout=SECONDS, \
                        export=NAME, tls=on|DIR, mirror=PLACE, size=SIZE, replicas=N, lease=SECONDS, user=NAME \
                        and password-file=PATH";
 
@@ -286,7 +282,6 @@ impl SwapSpec {
             "discard" => self.discard.replace(discard(value)?).is_some(),
             "algo" => self.algorithm.replace(algorithm(value)?).is_some(),
             "encrypt" => self.encrypt.replace(on_or_off(key, value)?).is_some(),
-            "serve" => self.apart.replace(serve(value)?).is_some(),
             "connections" => self.connections.replace(network::connections(value)?).is_some(),
             "timeout" => self.timeout.replace(network::timeout(value)?).is_some(),
             "export" => self.export.replace(value.to_owned()).is_some(),
@@ -332,24 +327,15 @@ impl SwapSpec {
         {
             return Err(format!("only {places} takes {name}=; leave it out"));
         }
-        let is_mirrored = self.mirror.is_some();
         let is_unserved =
             |kind: &SwapKind| matches!(kind, SwapKind::Compressed { .. } | SwapKind::Default);
-        let mistake = match self.apart {
-            _ if is_mirrored
-                && (is_unserved(&self.kind) || self.mirror.iter().any(is_unserved)) =>
-            {
-                "compressed:SIZE cannot be mirrored; name a file or a server"
-            }
-            Some(false) if is_mirrored => "a mirror is always served apart; leave serve= out",
-            Some(_) if is_compressed => "compressed:SIZE cannot be served apart; leave serve= out",
-            Some(false) if is_remote => {
-                "what is on another machine is always served apart; leave serve= out"
-            }
-            _ if self.export.is_some() => "the export is named twice; leave export= out",
-            _ => return Ok(()),
-        };
-        Err(mistake.into())
+        if self.mirror.is_some() && self.places().any(is_unserved) {
+            return Err("compressed:SIZE cannot be mirrored; name a file or a server".into());
+        }
+        if self.export.is_some() {
+            return Err("the export is named twice; leave export= out".into());
+        }
+        Ok(())
     }
 }
 
@@ -374,14 +360,6 @@ fn on_or_off(key: &str, value: &str) -> Result<bool, String> {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => Err(format!("{key} `{value}` is neither on nor off")),
-    }
-}
-
-fn serve(value: &str) -> Result<bool, String> {
-    match value {
-        "apart" => Ok(true),
-        "direct" => Ok(false),
-        _ => Err(format!("serve `{value}` is neither apart nor direct")),
     }
 }
 
@@ -513,7 +491,8 @@ mod tests {
             (second.kind, second.timeout),
             (nbd("there", 7, "disk"), Some(MIRRORED_TIMEOUT))
         );
-        assert_eq!((first.apart, second.priority), (Some(true), Some(3)));
+        assert_eq!(second.priority, Some(3));
+        assert!(spec.is_served());
         let spec: SwapSpec = "nbd:a,mirror=nbd:b,timeout=3".parse().unwrap();
         assert_eq!(spec.mirrored().unwrap().0.timeout, Some(Duration::from_secs(3)));
     }
@@ -660,8 +639,7 @@ mod tests {
             ("ram:1M,discard=", "discard `` is none of"),
             ("ram:1M,ssd=yes", "ssd `yes` is neither on nor off"),
             ("ram:1M,encrypt=1", "encrypt `1` is neither on nor off"),
-            ("file:/x,serve=on", "serve `on` is neither apart nor direct"),
-            ("compressed:1G,serve=apart", "cannot be served apart"),
+            ("file:/x,serve=apart", "unknown option `serve`"),
             ("ram:1M,pri=1,ssd=on,pri=2", "option `pri` is given twice"),
             ("nbd:", "write nbd:HOST:PORT/EXPORT"),
             ("nbd:there:x", "port `x` is not a number"),
@@ -669,13 +647,11 @@ mod tests {
             ("nbd:there,timeout=0", "timeout `0` is not a number of seconds from 1 to 86400"),
             ("nbd:there,tls=yes", "tls `yes` is neither on nor a directory"),
             ("nbd:there/a,export=b", "the export is named twice"),
-            ("nbd:there,serve=direct", "is always served apart"),
             ("nbd+unix:", "path is missing"),
             ("file:/x,tls=/y", "only what is on another machine takes tls="),
             ("redis+cluster:a,export=x", "only nbd: takes export="),
             ("compressed:1M,mirror=ram:1M", "compressed:SIZE cannot be mirrored"),
             ("ram:1M,mirror=compressed:1M", "compressed:SIZE cannot be mirrored"),
-            ("ram:1M,mirror=ram:1M,serve=direct", "a mirror is always served apart"),
             ("ram:1M,mirror=1M", "write file:PATH"),
             ("8G", "did you mean --swap-size 8G?"),
             ("./swapfile", "did you mean file:./swapfile?"),

@@ -19,7 +19,7 @@ impl Engine {
     /// [`read_ahead`](Self::read_ahead); returns at once.
     pub fn will_need(&self, first: PageNo, pages: usize) {
         // More would evict its own pages.
-        let most = self.frames.leased() / 4;
+        let most = self.frames.limit() / 4;
         self.ahead.need(first.0..first.plus(pages.min(most)).0);
     }
 

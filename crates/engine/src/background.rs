@@ -1,6 +1,7 @@
 //! Background reclaim: what the reclaim thread repeats.
 //!
-//! Owns: reclaim between the watermarks, page-outs of ranges, and when areas are emptied.
+//! Owns: reclaim between the watermarks and down to a limit that was lowered, page-outs of ranges,
+//! and when areas are emptied.
 //! Invariant: a thread that waits for a page-out is woken when all pages that can be evicted are.
 //! Not here: the thread (`space`), reclaim itself (`reclaim`).
 
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// Between two rounds of emptying an area, in which others finish what they do with its pages.
 const EMPTYING_PAUSE: Duration = Duration::from_millis(5);
+/// Rounds of reclaim in vain after which what is over the limit has to wait.
+const FRUITLESS_ROUNDS: u32 = 10;
 
 impl Engine {
     /// Blocks until free frames run low or [`wake_background`](Self::wake_background) is called;
@@ -27,15 +30,15 @@ impl Engine {
         if wanted() {
             return;
         }
-        if self.frames.are_above_low() && self.page_outs.is_empty() && !self.is_asked() {
+        if self.frames.are_above_low() && self.page_outs.is_empty() && !self.is_over_limit() {
             let is_emptying = self.swaps.emptying().next().is_some();
             let pause = if is_emptying { Some(EMPTYING_PAUSE) } else { self.demotion.pause() };
             self.low.wait(seen, pause);
         }
         self.run_page_outs(worker);
-        self.give_what_is_asked(worker, &wanted);
+        self.shrink_to_limit(worker, &wanted);
         while self.frames.free_count() < self.frames.watermarks().high {
-            if !self.lease_more() && !self.reclaim_round(worker, false) {
+            if !self.reclaim_round(worker, false) {
                 self.fruitless_rounds.fetch_add(1, Relaxed);
                 // Retry at the next fault that finds frames low.
                 let seen = self.low.count();
@@ -44,10 +47,29 @@ impl Engine {
             }
         }
         worker.finish(self);
-        self.run_swapoffs(worker, || wanted() || self.is_asked() || !self.page_outs.is_empty());
+        self.run_swapoffs(worker, || {
+            wanted() || self.is_over_limit() || !self.page_outs.is_empty()
+        });
         self.demote(worker, wanted);
         for area in self.areas.iter() {
             self.run_discards(area.number());
+        }
+    }
+
+    fn is_over_limit(&self) -> bool {
+        self.frames.over_limit() > 0
+    }
+
+    /// Reclaims what is over a limit that was lowered, until something else is `wanted`.
+    fn shrink_to_limit(&self, worker: &mut Worker, wanted: impl Fn() -> bool) {
+        let mut fruitless = 0;
+        while self.is_over_limit() && fruitless <= FRUITLESS_ROUNDS && !wanted() {
+            if self.frames.gather_free() > 0 || self.reclaim_round(worker, false) {
+                fruitless = 0;
+            } else {
+                fruitless += 1;
+                self.freed.wait(self.freed.count(), Some(Duration::from_millis(2)));
+            }
         }
     }
 

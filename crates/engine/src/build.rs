@@ -2,13 +2,11 @@
 //!
 //! Owns: its parts, and their sizes.
 
-use crate::budget::{FrameBudget, Lease};
 use crate::demotion::Demotion;
 use crate::distances::Distances;
 use crate::engine::Engine;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
-use crate::holds::Holds;
 use crate::lru::Lru;
 use crate::memory::PageMemory;
 use crate::page_outs::PageOuts;
@@ -32,11 +30,8 @@ use overspill_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, LockClass, M
 
 /// The parts of an engine.
 pub struct EngineParts {
-    /// Pages that may ever be in memory at a time: the limit, or the highest that the budget's
-    /// may become.
+    /// Pages that may ever be in memory at a time: the highest limit.
     pub frames: usize,
-    /// What they are leased from; without one, all of them are this engine's.
-    pub budget: Option<Arc<dyn FrameBudget>>,
     /// A word for every page of the managed address space.
     pub table: PageTable,
     /// The owner of the pages.
@@ -51,8 +46,6 @@ pub struct EngineParts {
     pub arena: PageArena,
     /// Where events are counted.
     pub stats: Stats,
-    /// Frees slots that dead processes held, before an area counts as full; true if there were any.
-    pub salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
     /// Receives each line for the user about an error.
     pub report: Box<dyn Fn(&str) + Send + Sync>,
     /// Sizes, windows and switches.
@@ -62,7 +55,7 @@ pub struct EngineParts {
 }
 
 impl Engine {
-    /// Makes an engine of `parts`, with no page in memory.
+    /// Makes an engine of `parts`, with no page in memory, and all frames within the limit.
     ///
     /// # Panics
     /// Without frames, with batches larger than a staging chunk, or without a place for every page
@@ -97,18 +90,11 @@ impl Engine {
             tuning,
             cpus: parts.cpus,
             table: parts.table,
-            frames: Frames::with_own_lists(
-                parts.frames,
-                if parts.budget.is_none() { parts.frames } else { 0 },
-                tuning.frame_batch_pages,
-                parts.cpus,
-            ),
-            lease: parts.budget.map(Lease::new),
+            frames: Frames::with_own_lists(parts.frames, tuning.frame_batch_pages, parts.cpus),
             cache: SwapCache::new(parts.frames, &[], tuning.swap_cache_trunk_shift),
             lru: Lru::new(parts.frames, &tuning, parts.cpus),
             workingset: Workingset::new(parts.frames),
             distances: Distances::new(tuning.counts_distances()),
-            holds: Holds::new(),
             ahead: ReadaheadQueue::new(parts.frames, &tuning, chunk, has_staging),
             memory,
             store,
@@ -128,9 +114,7 @@ impl Engine {
             grow_failed: Mutex::new(LockClass::Control, vec![None; AreaNo::MAX]),
             reports: Arc::new(Reports::new(parts.report)),
             has_shared: AtomicBool::new(false),
-            salvage: parts.salvage,
         };
-        engine.lease_more();
         engine.space.report_to(&engine.stats, &engine.reports);
         engine.swapon_first(parts.swaps);
         engine

@@ -39,7 +39,8 @@ impl Engine {
                 ensure(!self.frames.has(frame, flag::LOCKED), || format!("{frame} is locked"))?;
             }
         }
-        let (free, all) = (self.frames.free_count(), self.frames.leased());
+        let (free, all) =
+            (self.frames.free_count(), self.frames.limit() + self.frames.over_limit());
         ensure(free + seen.len() == all, || {
             format!("{free} free + {} listed != {all}", seen.len())
         })?;
@@ -83,11 +84,7 @@ impl Engine {
         for (entry, pages) in slots {
             let area = self.areas.get(entry.area());
             let holders = area.slot_map().holders(entry.slot()).unwrap_or(0);
-            let right = match area.is_shared() {
-                // All pages of a process are one holder.
-                true => pages.len() == 1 && holders > 0,
-                false => pages.len() as u64 == holders,
-            };
+            let right = pages.len() as u64 == holders;
             ensure(right, || format!("{entry:?}: {holders} holders, on it are {pages:?}"))?;
         }
         for area in self.areas.iter() {

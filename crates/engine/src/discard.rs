@@ -26,7 +26,6 @@ impl Engine {
             locked.extend(resident);
         }
         self.zap_locked(&mut locked);
-        self.give_spare();
     }
 
     /// Locks a resident page; drops any other.
@@ -110,6 +109,5 @@ impl Engine {
                 self.forget_resident(locked);
             }
         }
-        self.give_spare();
     }
 }

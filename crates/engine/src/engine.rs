@@ -3,12 +3,10 @@
 //! Owns: all state of one pager, and queries of it.
 //! Not here: its construction (`build`), changes of pages (`page` and what is above it).
 
-use crate::budget::Lease;
 use crate::demotion::Demotion;
 use crate::distances::Distances;
 use crate::event_count::EventCount;
 use crate::frames::Frames;
-use crate::holds::Holds;
 use crate::lru::Lru;
 use crate::memory::PageMemory;
 use crate::page_outs::PageOuts;
@@ -32,7 +30,7 @@ use overspill_base::{FrameNo, PageNo};
 use overspill_device::DeviceError;
 
 /// How full memory, the lists and the swap cache are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct EngineStatus {
     /// The limit, in pages.
     pub frames: usize,
@@ -59,13 +57,10 @@ pub struct Engine {
     pub(crate) cpus: Cpus,
     pub(crate) table: PageTable,
     pub(crate) frames: Frames,
-    /// Where the frames come from, if other processes use the same ones.
-    pub(crate) lease: Option<Lease>,
     pub(crate) cache: SwapCache,
     pub(crate) lru: Lru,
     pub(crate) workingset: Workingset,
     pub(crate) distances: Distances,
-    pub(crate) holds: Holds,
     pub(crate) memory: Arc<PageMemory>,
     pub(crate) store: Store,
     pub(crate) areas: SwapAreas,
@@ -91,7 +86,6 @@ pub struct Engine {
     pub(crate) reports: Arc<Reports>,
     /// Whether a slot ever had several pages of this engine.
     pub(crate) has_shared: AtomicBool,
-    pub(crate) salvage: Box<dyn Fn(&SwapAreas) -> bool + Send + Sync>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -110,7 +104,7 @@ impl Engine {
     pub fn status(&self) -> EngineStatus {
         let (active, inactive) = self.lru.lens();
         EngineStatus {
-            frames: self.limit_frames(),
+            frames: self.frames.limit(),
             free_frames: self.free_frames(),
             active,
             inactive,
@@ -153,20 +147,27 @@ impl Engine {
         matches!(self.table.load(page), Pte::Swapped { .. })
     }
 
-    /// Returns the number of frames.
+    /// Returns the number of frames: the highest limit.
     pub fn frames(&self) -> usize {
         self.frames.count()
     }
 
-    /// Returns the number of frames that may be in use now: all, or what the processes that share
-    /// them may have together.
+    /// Returns the number of frames that may be in use now.
     pub fn limit_frames(&self) -> usize {
-        self.lease.as_ref().map_or_else(|| self.frames.count(), |lease| lease.budget.limit())
+        self.frames.limit()
     }
 
-    /// Returns the number of frames that it has leased: all, if no other process uses them.
-    pub fn leased(&self) -> usize {
-        self.frames.leased()
+    /// Changes the limit, at most to the number of frames. What is beyond it is reclaimed in the
+    /// background. Does not block.
+    pub fn set_limit(&self, frames: usize) {
+        self.frames.set_limit(frames.clamp(1, self.frames.count()));
+        self.low.notify();
+        self.freed.notify();
+    }
+
+    /// Returns the number of frames with a page. A hint.
+    pub fn used_frames(&self) -> usize {
+        self.frames.used_count()
     }
 
     /// Iterates over the pages that have a frame. A hint, unless all workers are parked.

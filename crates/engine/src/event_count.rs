@@ -3,7 +3,7 @@
 //! Invariant: no wake is lost between reading the count and the sleep, because the sleep ends at
 //! once if the count has changed.
 
-use overspill_base::sync::{Condvar, LockClass, Mutex, MutexGuard};
+use overspill_base::sync::{Condvar, LockClass, Mutex};
 use std::time::Duration;
 
 /// A count of events, with a wait for its change.
@@ -27,16 +27,7 @@ impl EventCount {
     /// Counts an event and wakes all sleepers. Makes a system call only if there are any: while
     /// memory is short, every page freed is an event.
     pub(crate) fn notify(&self) {
-        self.notify_locked(self.state.lock());
-    }
-
-    /// As [`notify`](Self::notify), but does nothing and returns false if the lock is held: who has
-    /// it may have been killed.
-    pub(crate) fn try_notify(&self) -> bool {
-        self.state.try_lock().map(|state| self.notify_locked(state)).is_some()
-    }
-
-    fn notify_locked(&self, mut state: MutexGuard<'_, State>) {
+        let mut state = self.state.lock();
         state.events += 1;
         let sleepers = state.sleepers;
         drop(state);

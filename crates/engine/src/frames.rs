@@ -1,11 +1,11 @@
 //! Frames, and the page lock.
 //!
-//! Owns: [`Frame`]s, how many are leased, and the sleepers for a page lock. Only as many frames as
-//! are *leased* can be used; if no other process uses them, that is all.
-//! Invariants: leased frames = free frames + frames with a page. A free frame has no page, no entry
-//! and no staging page, and is locked only by its next owner. There is one [`LockedPage`] for each
-//! LOCKED flag, which the holder of the page lock has, except where an I/O request holds the lock.
-//! Not here: the transitions of a frame's page (`page`), the lists of free ones and their
+//! Owns: [`Frame`]s, and the sleepers for a page lock.
+//! Invariants: the limit and what is over it are, together, the free frames and those with a page.
+//! A free frame has no page, no entry and no staging page, and is locked only by its next owner.
+//! There is one [`LockedPage`] for each LOCKED flag, which the holder of the page lock has, except
+//! where an I/O request holds the lock.
+//! Not here: the transitions of a frame's page (`page`), the lists of free ones, the limit and the
 //! watermarks (`free_frames`).
 //!
 //! Orderings: `unlock` releases and `try_lock` acquires the flags word, so an owner sees everything
@@ -79,29 +79,23 @@ pub enum NotLocked {
 pub struct Frames {
     frames: Box<[Frame]>,
     free: FreeFrames,
-    /// Changes while no other frames are being leased or given back.
-    leased: AtomicUsize,
-    /// Those of the leased ones that a forked child got with its pages.
-    inherited: AtomicUsize,
     unevictable_count: AtomicUsize,
     waits: Vec<(Mutex<()>, Condvar)>,
 }
 
 impl Frames {
-    /// Makes `count` frames, `leased` of them leased, with one list of the free ones.
-    pub fn new(count: usize, leased: usize) -> Self {
-        Self::with_own_lists(count, leased, 0, Cpus::native())
+    /// Makes `count` frames, which is the limit, too, with one list of the free ones.
+    pub fn new(count: usize) -> Self {
+        Self::with_own_lists(count, 0, Cpus::native())
     }
 
     /// As [`new`](Self::new), with a list of free ones for each CPU too; up to `batch` frames are
     /// moved there at a time.
-    pub fn with_own_lists(count: usize, leased: usize, batch: usize, cpus: Cpus) -> Self {
+    pub fn with_own_lists(count: usize, batch: usize, cpus: Cpus) -> Self {
         let queue = || (Mutex::new(LockClass::Wait, ()), Condvar::new());
         Self {
             frames: zeroed::slice(count),
-            free: FreeFrames::new(count, leased, batch, cpus),
-            leased: AtomicUsize::new(leased),
-            inherited: AtomicUsize::new(0),
+            free: FreeFrames::new(count, batch, cpus),
             unevictable_count: AtomicUsize::new(0),
             waits: std::iter::repeat_with(queue).take(WAIT_QUEUES).collect(),
         }
@@ -112,39 +106,32 @@ impl Frames {
         self.frames.len()
     }
 
-    /// Returns the number of frames leased.
-    pub fn leased(&self) -> usize {
-        self.leased.load(Relaxed)
+    /// Returns how many of them may be in use.
+    pub fn limit(&self) -> usize {
+        self.free.limit()
     }
 
-    /// Returns the number of frames leased since the process began. What a forked child inherited
-    /// says nothing of how many it will use.
-    pub(crate) fn leased_itself(&self) -> usize {
-        self.leased().saturating_sub(self.inherited.load(Relaxed))
+    /// Changes how many of them may be in use.
+    pub(crate) fn set_limit(&self, frames: usize) {
+        assert!(frames <= self.count(), "a limit of {frames} frames of {}", self.count());
+        self.free.set_limit(frames);
     }
 
-    /// In a forked child: gives up the free frames, and regards the others as inherited.
-    pub(crate) fn inherit(&self) -> usize {
-        self.take_leased(0, usize::MAX);
-        self.inherited.store(self.leased(), Relaxed);
-        self.leased()
+    /// Returns how many frames are still to be freed after the limit was lowered.
+    pub(crate) fn over_limit(&self) -> usize {
+        self.free.over_limit()
     }
 
-    /// Adds frames to those leased.
-    pub(crate) fn add_leased(&self, more: usize) {
-        let leased = self.leased() + more;
-        assert!(leased <= self.count(), "{leased} frames leased of {}", self.count());
-        self.leased.store(leased, Relaxed);
-        self.free.add_leased(more);
+    /// True if that is more than a quarter of what there is. Faults then help to reclaim, or would
+    /// use up what is freed. (Linux does the same above `memory.high`.)
+    pub(crate) fn are_far_over_limit(&self) -> bool {
+        let over = self.over_limit();
+        over > (self.limit() + over) / 4
     }
 
-    /// Takes up to `most` free frames from those leased, but leaves `keep`; returns how many.
-    pub(crate) fn take_leased(&self, keep: usize, most: usize) -> usize {
-        let taken = self.free.take_leased(keep, most);
-        let leased = self.leased() - taken;
-        self.leased.store(leased, Relaxed);
-        self.inherited.store(self.inherited.load(Relaxed).min(leased), Relaxed);
-        taken
+    /// Returns the number of frames with a page. A hint.
+    pub(crate) fn used_count(&self) -> usize {
+        (self.limit() + self.over_limit()).saturating_sub(self.all_free_count())
     }
 
     /// Iterates over all frames.
@@ -154,9 +141,7 @@ impl Frames {
 
     /// Returns the watermarks.
     pub fn watermarks(&self) -> Watermarks {
-        // Of a forked child it may be none.
-        const LEAST: usize = 64;
-        Watermarks::of(self.leased_itself().max(LEAST.min(self.count())))
+        Watermarks::of(self.limit())
     }
 
     /// True if readahead and other opportunistic allocations may take a frame.

@@ -1,10 +1,13 @@
 //! The free frames: a list for all CPUs, and a short one of each.
 //!
-//! Owns: which frames are free, how many of the free ones are leased, and the watermarks.
-//! Invariants: leased frames = those on the common list that are leased, those on the CPUs' lists,
-//! and those with a page. Frames move between the lists with the CPU's lock held, which comes
-//! before the common one: who has it sees none on the way. All CPUs' lists together are no longer
-//! than what is free at the low watermark, and are empty where that is less than a frame for each.
+//! Owns: which frames are free, the limit, how many of the free ones may be used, and the
+//! watermarks.
+//! Invariants: the limit and what is over it are, together, the usable frames of the common list,
+//! those on the CPUs' lists, and those with a page. A limit that is lowered takes usable frames at
+//! once, but for those that faults need meanwhile, and each frame that becomes free beyond them.
+//! Frames move between the lists with the CPU's lock held, which comes before the common one: who
+//! has it sees none on the way. All CPUs' lists together are no longer than what is free at the low
+//! watermark, and are empty where that is less than a frame for each.
 //! Not here: who uses a frame (`frames`).
 //! Source: Linux's per-CPU pages (`mm/page_alloc.c`): moved in batches, limited by the low
 //! watermark (5.14), not counted in what watermarks are compared with, taken back from all CPUs
@@ -36,10 +39,14 @@ impl Watermarks {
     }
 }
 
-/// The free frames that are on no CPU's list, of which `leased` may be used.
+/// The free frames that are on no CPU's list.
 #[derive(Debug)]
 struct Common {
-    leased: usize,
+    limit: usize,
+    /// Those of them that may be used.
+    usable: usize,
+    /// Frames still to be freed to keep the limit.
+    over: usize,
     /// Those that had a page; the last is taken first.
     used: Vec<FrameNo>,
     /// From here on none ever had one, so that their memory is untouched.
@@ -48,13 +55,35 @@ struct Common {
 
 impl Common {
     fn pop(&mut self) -> Option<FrameNo> {
-        self.leased = self.leased.checked_sub(1)?;
+        self.usable = self.usable.checked_sub(1)?;
         self.used.pop().or_else(|| self.fresh.next().map(FrameNo))
     }
 
     fn push(&mut self, frame: FrameNo) {
         self.used.push(frame);
-        self.leased += 1;
+        self.usable += 1;
+        self.settle();
+    }
+
+    /// Gives up usable frames for those that are over the limit, but leaves some to faults.
+    fn settle(&mut self) {
+        if self.over > 0 {
+            let keep = Watermarks::of(self.limit).high;
+            let given = self.usable.saturating_sub(keep).min(self.over);
+            self.usable -= given;
+            self.over -= given;
+        }
+    }
+
+    /// What was over a lower limit is within a higher one, as far as that goes.
+    fn set_limit(&mut self, limit: usize) {
+        let more = limit.saturating_sub(self.limit);
+        let forgiven = more.min(self.over);
+        self.usable += more - forgiven;
+        self.over += self.limit.saturating_sub(limit);
+        self.over -= forgiven;
+        self.limit = limit;
+        self.settle();
     }
 }
 
@@ -62,8 +91,10 @@ impl Common {
 #[derive(Debug)]
 pub(crate) struct FreeFrames {
     common: Mutex<Common>,
-    /// `Common::leased`, readable without the lock.
-    count: AtomicUsize,
+    /// `Common::usable`, readable without the lock, as the next two.
+    usable: AtomicUsize,
+    limit: AtomicUsize,
+    over: AtomicUsize,
     /// By CPU.
     own: Vec<Mutex<Vec<FrameNo>>>,
     cpus: Cpus,
@@ -72,15 +103,17 @@ pub(crate) struct FreeFrames {
 }
 
 impl FreeFrames {
-    /// Makes `count` free frames, `leased` of them leased, moved `batch_most` at a time.
-    pub(crate) fn new(count: usize, leased: usize, batch_most: usize, cpus: Cpus) -> Self {
+    /// Makes `count` free frames, which is the limit, too, moved `batch_most` at a time.
+    pub(crate) fn new(count: usize, batch_most: usize, cpus: Cpus) -> Self {
         // Room for all: no memory is allocated when one is freed.
         let used = Vec::with_capacity(count);
-        let common = Common { leased, used, fresh: 0..count as u32 };
+        let common = Common { limit: count, usable: count, over: 0, used, fresh: 0..count as u32 };
         let own = || Mutex::new(LockClass::OwnFrames, Vec::with_capacity(2 * batch_most));
         Self {
             common: Mutex::new(LockClass::FreeFrames, common),
-            count: AtomicUsize::new(leased),
+            usable: AtomicUsize::new(count),
+            limit: AtomicUsize::new(count),
+            over: AtomicUsize::new(0),
             own: std::iter::repeat_with(own).take(cpus.count).collect(),
             cpus,
             batch_most,
@@ -92,13 +125,31 @@ impl FreeFrames {
         (watermarks.low / (2 * self.own.len())).min(self.batch_most)
     }
 
-    /// Returns the number of those on the common list.
+    /// Returns the number of usable ones on the common list.
     #[inline]
     pub(crate) fn common_count(&self) -> usize {
-        self.count.load(Relaxed)
+        self.usable.load(Relaxed)
     }
 
-    /// Returns the number of all.
+    /// Returns how many frames may be in use.
+    #[inline]
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.load(Relaxed)
+    }
+
+    /// Returns how many are still to be freed to keep the limit.
+    #[inline]
+    pub(crate) fn over_limit(&self) -> usize {
+        self.over.load(Relaxed)
+    }
+
+    /// Changes the limit.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.gather();
+        self.in_common(|common| common.set_limit(limit));
+    }
+
+    /// Returns the number of all usable ones.
     pub(crate) fn count(&self) -> usize {
         let own: usize = self.own.iter().map(|own| own.lock().len()).sum();
         own + self.common_count()
@@ -148,25 +199,16 @@ impl FreeFrames {
         gathered.sum()
     }
 
-    /// Adds `more` to the leased ones.
-    pub(crate) fn add_leased(&self, more: usize) {
-        self.in_common(|common| common.leased += more);
-    }
-
-    /// Takes up to `most` from the leased ones, but leaves `keep`; returns how many.
-    pub(crate) fn take_leased(&self, keep: usize, most: usize) -> usize {
-        self.gather();
-        self.in_common(|common| {
-            let taken = common.leased.saturating_sub(keep).min(most);
-            common.leased -= taken;
-            taken
-        })
-    }
-
     fn in_common<R>(&self, change: impl FnOnce(&mut Common) -> R) -> R {
         let mut common = self.common.lock();
+        let (limit, over) = (common.limit, common.over);
         let result = change(&mut common);
-        self.count.store(common.leased, Relaxed);
+        self.usable.store(common.usable, Relaxed);
+        // Faults read these, and they rarely change.
+        if (common.limit, common.over) != (limit, over) {
+            self.limit.store(common.limit, Relaxed);
+            self.over.store(common.over, Relaxed);
+        }
         result
     }
 }

@@ -1,12 +1,12 @@
 //! How a device becomes a swap area of an engine.
 //!
-//! Owns: the tables of an area that one process has for itself, where the checksums of its slots
-//! are, and whom a slot without holders is told of.
-//! Not here: tables that processes share, which they make themselves; the device.
+//! Owns: the memory of the area's slots, where their checksums are, and whom a slot without holders
+//! is told of.
+//! Not here: the device.
 
 use crate::swaps::Swap;
 use overspill_area::TAG_BITS;
-use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SlotFreeNotify, SlotMap, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, SlotFreeNotify, SlotMap, SlotTable, SwapArea};
 use overspill_base::Slot;
 use overspill_base::shared::Table;
 use overspill_base::sync::Arc;
@@ -14,15 +14,15 @@ use overspill_device::checksum::{Checksum, ChecksumStore, Checksummed};
 use overspill_device::{FreeNotify, SwapDevice};
 
 impl Swap {
-    /// Makes a swap area of `device`, with checksums keyed by `seed` unless the device verifies
-    /// what it reads, for one of the processes that share `tables`.
-    pub fn join(
+    /// Makes a swap area of `device` and the [`slot_table`] made for it, with checksums keyed by
+    /// `seed` unless the device verifies what it reads.
+    pub fn new(
         number: AreaNo,
         device: Arc<dyn SwapDevice>,
-        tables: AreaTables,
-        (priority, member, seed): (i16, MemberNo, u64),
+        slots: SlotTable,
+        (priority, seed): (i16, u64),
     ) -> Self {
-        let area = area_of(number, &device, tables, member);
+        let area = area_of(number, &device, slots);
         let device: Arc<dyn SwapDevice> = if device.info().verifies {
             device
         } else {
@@ -30,60 +30,33 @@ impl Swap {
         };
         Self { device, area, priority }
     }
-
-    /// As [`join`](Self::join), for one process alone.
-    ///
-    /// # Errors
-    /// ENOMEM.
-    pub fn private(
-        number: AreaNo,
-        device: Arc<dyn SwapDevice>,
-        priority: i16,
-        seed: u64,
-    ) -> std::io::Result<Self> {
-        let tables = private_tables(&*device)?;
-        Ok(Self::join(number, device, tables, (priority, MemberNo(0), seed)))
-    }
-}
-
-/// Allocates tables for one process.
-///
-/// # Errors
-/// ENOMEM.
-pub fn private_tables(device: &dyn SwapDevice) -> std::io::Result<AreaTables> {
-    let info = device.info();
-    let cluster_slots = AreaConfig::native().tuning.cluster_slots;
-    let clusters = info.slots_max.div_ceil(cluster_slots) as usize;
-    let tables = AreaTables {
-        slots_max: info.slots_max,
-        slots: Table::private(clusters * cluster_slots as usize)?,
-        owners: Table::private(clusters)?,
-        returned: Table::private(clusters)?,
-        counters: Table::private(AreaTables::COUNTERS)?,
-        holds: Vec::new(),
-    };
-    tables.format(&info.reserved);
-    Ok(tables)
 }
 
 /// Makes the area of a device's slots.
-fn area_of(
-    number: AreaNo,
-    device: &Arc<dyn SwapDevice>,
-    tables: AreaTables,
-    member: MemberNo,
-) -> SwapArea {
+fn area_of(number: AreaNo, device: &Arc<dyn SwapDevice>, slots: SlotTable) -> SwapArea {
     let info = device.info();
     let config = AreaConfig {
         rotational: info.rotational,
         discard: info.page_discard,
         ..AreaConfig::native()
     };
-    let mut area = SwapArea::new(number, tables, config, member);
-    if let Some(notify) = device.free_notify() {
-        area = area.notifying(Box::new(DeviceNotify(notify)));
+    let area = SwapArea::new(number, slots, config);
+    match device.free_notify() {
+        Some(notify) => area.notifying(Box::new(DeviceNotify(notify))),
+        None => area,
     }
-    area
+}
+
+/// Makes a table of a device's slots, in memory that becomes resident only where it is touched.
+///
+/// # Errors
+/// ENOMEM.
+pub fn slot_table(device: &dyn SwapDevice) -> std::io::Result<SlotTable> {
+    let (info, config) = (device.info(), AreaConfig::native());
+    let slots_max = config.slots_used(info.slots_max);
+    let words = Table::private(SlotTable::words(slots_max, config))?;
+    let reserved = info.reserved.iter().copied().filter(|slot| slot.0 < slots_max);
+    Ok(SlotTable::new(words, slots_max, &reserved.collect::<Vec<_>>()))
 }
 
 /// Notifies a device of every slot that has lost its last holder. The slot's checksum vanishes with
@@ -110,5 +83,49 @@ impl ChecksumStore for SlotTags {
 
     fn set(&self, slot: Slot, checksum: Checksum) {
         self.0.set_tag(slot, checksum.0);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use overspill_device::{DeviceError, DeviceInfo, IoQueue};
+
+    /// All that is asked of a device of which a server on the network says so.
+    #[derive(Debug)]
+    struct Largest(DeviceInfo);
+
+    impl SwapDevice for Largest {
+        fn info(&self) -> &DeviceInfo {
+            &self.0
+        }
+
+        fn grow(&self, _: u32) -> Result<u32, DeviceError> {
+            Ok(u32::MAX)
+        }
+
+        fn open_queue(&self, _: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
+            unreachable!("nothing is read or written")
+        }
+
+        fn discard(&self, _: Slot, _: u32) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
+
+    /// Slots beyond the last whole cluster are not used: the number after them is none.
+    #[test]
+    fn the_largest_device_there_can_be_has_room() {
+        for slots_max in [u32::MAX, u32::MAX - 1, u32::MAX - 511, u32::MAX - 512] {
+            let reserved = vec![Slot(0), Slot(slots_max - 1)];
+            let info = DeviceInfo { slots_max, reserved, verifies: true, ..DeviceInfo::default() };
+            let device = Arc::new(Largest(info));
+            let slots = slot_table(&*device).unwrap();
+            let swap = Swap::new(AreaNo(0), device, slots, (0, 7));
+            swap.area.set_capacity_slots(slots_max);
+            let mut slots = Vec::new();
+            assert_eq!(swap.area.alloc(0, 3, &(), &mut slots), 3);
+            assert!(swap.area.free_slots() > slots_max - 2000, "{}", swap.area.free_slots());
+        }
     }
 }

@@ -16,7 +16,6 @@ mod adopt;
 mod advice;
 mod background;
 mod bounce;
-mod budget;
 mod build;
 pub mod check;
 mod complete;
@@ -30,12 +29,10 @@ mod fault;
 pub mod frames;
 mod free_frames;
 mod highest_since;
-mod holds;
-// Models have no processes, and their atomics cannot lie in mappings.
+// The atomics of models cannot lie in mappings.
 #[cfg(not(loom))]
 mod joining;
 mod known_pace;
-mod lease;
 mod lost;
 mod lru;
 mod memory;
@@ -66,13 +63,11 @@ mod worker;
 mod workingset;
 mod writeback;
 
-pub use budget::{Asked, FrameBudget};
 pub use build::EngineParts;
 pub use engine::{Engine, EngineStatus};
 pub use fault::FaultOutcome;
-pub use holds::{Held, Holder, RANGES_MAX};
 #[cfg(not(loom))]
-pub use joining::private_tables;
+pub use joining::slot_table;
 pub use page_table::PageTable;
 pub use share::ShareError;
 pub use space::{AddressSpace, BufferPool, Mapped, MovingSpace, Pattern, Space, SpaceError};
@@ -81,4 +76,3 @@ pub use swapoff::{SwapStatus, SwapoffError, SwaponError};
 pub use swaps::Swap;
 pub use tuning::{Readahead, Tuning};
 pub use worker::Worker;
-pub use workingset::RefaultCounts;

@@ -369,11 +369,7 @@ mod tests {
             let tuning = Tuning { lru_batch_pages, rotate_batch_pages, ..Tuning::default() };
             let cpus = Cpus { count: 1, current: || 0 };
             let lru = Lru::new(FRAMES as usize, &tuning, cpus);
-            let rig = Self {
-                lru,
-                frames: Frames::new(FRAMES as usize, FRAMES as usize),
-                stats: Stats::on_heap(),
-            };
+            let rig = Self { lru, frames: Frames::new(FRAMES as usize), stats: Stats::on_heap() };
             (0..FRAMES).for_each(|_| rig.add());
             rig
         }

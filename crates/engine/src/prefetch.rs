@@ -33,14 +33,14 @@ impl Engine {
         seen
     }
 
-    /// Leases or reclaims until `pages` pages can be prefetched, or half of memory is free, or
+    /// Reclaims until `pages` pages can be prefetched, or half of memory is free, or
     /// nothing more can be reclaimed. Blocks only on its own writes.
     pub fn make_room(&self, worker: &mut Worker, pages: usize) {
-        let want = (self.frames.watermarks().low + pages + 1).min(self.frames.leased() / 2);
+        let want = (self.frames.watermarks().low + pages + 1).min(self.frames.limit() / 2);
         // Bounded, because pages in constant use count as progress.
         for _ in 0..2 * pages {
             let is_enough = self.frames.free_count() >= want;
-            if is_enough || !self.lease_more() && !self.reclaim_round(worker, true) {
+            if is_enough || !self.reclaim_round(worker, true) {
                 return;
             }
         }

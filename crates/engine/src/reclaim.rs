@@ -45,7 +45,7 @@ impl Engine {
     /// push out what was read ahead: with a round trip of 5 ms pages were modified in order at 11
     /// 000 a second without this, and at 68 000 with it. (Linux throttles reclaim at writeback.)
     fn writes_suffice(&self) -> bool {
-        let enough = (self.limit_frames() / WRITTEN_PART).max(2 * self.tuning.reclaim_batch_pages);
+        let enough = (self.frames.limit() / WRITTEN_PART).max(2 * self.tuning.reclaim_batch_pages);
         self.writes_in_flight.load(Relaxed) > enough
     }
 
@@ -160,7 +160,6 @@ impl Engine {
             WorkerKind::InPlace => self.put_back_slotless(victims),
             WorkerKind::Pager => self.add_neighbours(victims, most.min(moving.staging.chunk)),
         }
-        self.put_back_held(victims);
         if victims.is_empty() {
             return 0;
         }
@@ -177,15 +176,6 @@ impl Engine {
         }
         moving.trim(destination..chunk.end);
         self.write_out(worker, moved)
-    }
-
-    /// Puts back victims that are held. No page may be added afterwards.
-    fn put_back_held(&self, victims: &mut Vec<LockedPage>) {
-        let held = self.holds.ranges();
-        let is_held = |victim: &LockedPage| held.clone().any(|r| r.contains(&victim.page().0));
-        for victim in victims.extract_if(.., |victim| is_held(victim)) {
-            self.put_back(victim, LruList::Active);
-        }
     }
 
     /// Puts back victims without a slot, for the reclaim thread: allocating one allocates memory.

@@ -50,7 +50,7 @@ impl Engine {
     /// [`ShareError`].
     ///
     /// # Panics
-    /// With a pool, and if the swap areas are shared by processes.
+    /// With a pool.
     pub fn share(
         &self,
         worker: &mut Worker,

@@ -3,8 +3,8 @@
 //! Owns: how a fault reclaims, waits, and fails.
 //! Invariant: memory has run out only when many rounds of reclaim made no progress and no write is
 //! in flight.
-//! Not here: reclaim itself (`reclaim`), leases (`lease`), frames for readahead, which fails
-//! instead ([`Frames::alloc_to_spare`](crate::frames::Frames)).
+//! Not here: reclaim itself (`reclaim`), frames for readahead, which fails instead
+//! ([`Frames::alloc_to_spare`](crate::frames::Frames)).
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -15,8 +15,6 @@ use std::time::Duration;
 
 /// Rounds without progress, each waiting up to 2 ms, after which memory has run out.
 const HOPELESS_ROUNDS: u32 = 200;
-/// As above, where another process was asked: it may have to write first.
-const HOPELESS_ROUNDS_ASKED: u32 = 5000;
 /// After so many of them the pages in all CPUs' batches are looked at too.
 const DRAIN_ROUNDS: u32 = 16;
 
@@ -24,10 +22,7 @@ impl Engine {
     /// Allocates a frame for `page`; reclaims until there is one, or until memory has run out.
     pub(crate) fn frame_for(&self, worker: &mut Worker, page: PageNo) -> Option<LockedPage> {
         let frame = self.frames.alloc(page);
-        if !self.frames.are_above_low() && !self.lease_more() {
-            self.ask_for_more(false);
-            self.reclaim_some(worker);
-        } else if self.is_asked_for_much() {
+        if !self.frames.are_above_low() || self.frames.are_far_over_limit() {
             self.reclaim_some(worker);
         }
         frame.or_else(|| match worker.kind() {
@@ -74,26 +69,23 @@ impl Engine {
     /// or memory has run out. `round` gets the count of `freed` from before the try to allocate.
     fn frame_after(&self, page: PageNo, mut round: impl FnMut(u64) -> bool) -> Option<LockedPage> {
         self.starving.fetch_add(1, Relaxed);
-        let (mut hopeless, mut most) = (0, HOPELESS_ROUNDS);
+        let mut hopeless = 0;
         let frame = loop {
             let seen = self.freed.count();
             if let Some(frame) = self.frames.alloc(page) {
                 break Some(frame);
             }
-            if self.frames.gather_free() > 0 || self.lease_more() {
+            if self.frames.gather_free() > 0 {
                 continue;
             }
             let hope = round(seen) || self.writes_in_flight.load(Relaxed) > 0;
             hopeless = if hope { 0 } else { hopeless + 1 };
-            if !hope && self.ask_for_more(true) {
-                most = HOPELESS_ROUNDS_ASKED;
-            }
             if hopeless % DRAIN_ROUNDS == DRAIN_ROUNDS - 1 {
                 // What is on the lists may not go: what other CPUs have in their batches may.
                 // (Linux: `lru_add_drain_all` before the OOM killer is asked.)
                 self.lru.drain(&self.frames, &self.stats);
             }
-            if hopeless > most {
+            if hopeless > HOPELESS_ROUNDS {
                 break None;
             }
         };

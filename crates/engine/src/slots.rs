@@ -21,7 +21,7 @@ const CROWDED: u32 = 16;
 const ROOMY: u32 = 8;
 
 impl Engine {
-    /// Empties all per-CPU caches and batches. Call before a fork, with all workers parked.
+    /// Empties all per-CPU caches and batches.
     pub fn drain(&self) {
         self.lru.drain(&self.frames, &self.stats);
         self.frames.gather_free();
@@ -40,7 +40,7 @@ impl Engine {
             got += self.areas.alloc(cpu, want - got, self, out);
         }
         // Otherwise another thread has the cluster with free slots for a moment.
-        if got < want && self.areas.iter().all(SwapArea::may_be_full) {
+        if got < want && self.areas.iter().all(SwapArea::is_full) {
             self.stats.count(Event::swap_full);
             let failure = self.grow_failed.lock().iter().flatten().last().cloned();
             if let Some(failure) = failure {
@@ -147,7 +147,7 @@ impl SlotReclaim for Engine {
         let failed_at =
             self.grow_failed.lock()[number.0 as usize].as_ref().map(|failure| failure.capacity);
         if failed_at == Some(capacity) {
-            return (self.salvage)(&self.areas);
+            return false;
         }
         let Some(device) = self.swaps.device(number) else { return false };
         match self.grow_device(&*device, capacity) {
@@ -155,7 +155,6 @@ impl SlotReclaim for Engine {
                 area.set_capacity_slots(slots);
                 true
             }
-            Err(_) if (self.salvage)(&self.areas) => true,
             Err(error) => {
                 // Not reported yet: other areas may have room, or copies to reclaim.
                 self.grow_failed.lock()[number.0 as usize] = Some(GrowFailure { capacity, error });

@@ -7,9 +7,7 @@
 //! area is as usable as before. A swapoff ends, because each page leaves the area once, none is
 //! added, and a round skips only pages that other threads are working on. The area keeps its number
 //! and its empty tables for good: a thread may still hold a stale entry, and finds that out there.
-//! Of an area that other processes use too, only what this one holds is emptied: each does so for
-//! itself ([`Engine::start_swapoff`]).
-//! Not here: when all of them are done.
+//! Not here: the thread that empties an area beside the program ([`Engine::start_swapoff`]).
 
 use crate::engine::Engine;
 use crate::frames::LockedPage;
@@ -205,7 +203,7 @@ impl Engine {
         for area in self.swaps.emptying() {
             let swap_area = self.areas.get(area);
             self.empty_once(worker, swap_area, &wanted);
-            if swap_area.held_slots() == 0 {
+            if swap_area.used_slots() == 0 {
                 self.swaps.detach(area);
                 worker.poll(self);
             }
@@ -215,9 +213,9 @@ impl Engine {
     /// Repeats rounds until no slot of the area is used. False if memory ran out before.
     fn empty(&self, worker: &mut Worker, area: &SwapArea) -> bool {
         loop {
-            let before = area.held_slots();
+            let before = area.used_slots();
             let room = self.empty_once(worker, area, &|| false);
-            let left = area.held_slots();
+            let left = area.used_slots();
             if left == 0 || !room {
                 return left == 0;
             }

@@ -34,10 +34,10 @@
 //!
 //! Counter equations, at quiescence:
 //! ```text
-//! leased frames = free + frames with a page
+//! limit + what is over it = free + frames with a page
 //! frames with a page = on active + on inactive + in an add batch
 //! Resident words     = MAPPED frames
-//! holders of a slot  = pages on it, where one process has the area; else processes
+//! holders of a slot  = pages on it
 //! slots held         = slots that pages are on + cached and batched slots
 //! swap-cache entries = CACHED frames
 //! ```

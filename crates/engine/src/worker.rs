@@ -23,8 +23,6 @@ use overspill_device::{Completion, IoOp, IoRequest};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-/// Requests a worker keeps in flight per device.
-const QUEUE_DEPTH: u32 = 64;
 /// Readahead windows a worker keeps in flight; with large pages the same bytes, at least one.
 const BOUNCE_CHUNKS: usize = 4;
 /// Page lists kept for later requests.
@@ -42,7 +40,7 @@ pub(crate) enum WorkerKind {
 impl WorkerKind {
     fn queue_depth(self) -> u32 {
         match self {
-            Self::Pager => QUEUE_DEPTH,
+            Self::Pager => Worker::QUEUE_DEPTH,
             Self::InPlace => 1,
         }
     }
@@ -142,6 +140,9 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
+    /// Requests that one of a pager keeps in flight per device.
+    pub const QUEUE_DEPTH: u32 = 64;
+
     /// Makes a worker for `engine`. Its file descriptors are opened here, not later while the
     /// program may expect the lowest free number; those for an area added later are opened by
     /// [`Engine::swapon`].

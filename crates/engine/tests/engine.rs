@@ -7,15 +7,16 @@ mod ahead;
 mod common;
 mod demote;
 mod faulter;
+mod limit;
 mod swapoff;
 
 use advice::{Advice, advice};
 use common::swapped_out::{read, swapped_out, write};
 use common::{Rig, TUNING, Touch};
-use overspill_area::{AreaNo, MemberNo, Preset};
+use overspill_area::{AreaNo, Preset};
+use overspill_base::PageNo;
 use overspill_base::clock::Cpus;
 use overspill_base::stats::Event;
-use overspill_base::{PageNo, Slot};
 use overspill_device::faulty::Faults;
 use overspill_engine::{Tuning, Worker};
 use proptest::prelude::*;
@@ -41,6 +42,7 @@ enum Op {
     Pin { page: Option<usize> },
     Lock { page: usize, lock: bool },
     Advise { first: usize, pages: usize, advice: Advice },
+    Limit { frames: usize },
     Swapon,
     Swapoff { nth: usize },
 }
@@ -57,6 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (page.clone(), 1..40usize, advice())
             .prop_map(|(first, pages, advice)| Op::Advise { first, pages, advice }),
         1 => (page, any::<bool>()).prop_map(|(page, lock)| Op::Lock { page, lock }),
+        1 => (FRAMES / 2..=FRAMES).prop_map(|frames| Op::Limit { frames }),
         1 => Just(Op::Swapon),
         1 => (0..4usize).prop_map(|nth| Op::Swapoff { nth }),
     ]
@@ -115,6 +118,7 @@ impl Episode {
                 let pages = pages.min(PAGES - first);
                 advice.take(&self.rig, &mut self.worker, PageNo(first as u32), pages);
             }
+            Op::Limit { frames } => self.rig.engine.set_limit(frames),
             Op::Swapon => self.swapon(),
             Op::Swapoff { nth } => self.swapoff(nth),
         }
@@ -218,7 +222,7 @@ thread_local! {
 fn frames_on_anothers_list_are_used_before_memory_runs_out() {
     const FRAMES: u32 = 512;
     let cpus = Cpus { count: 2, current: || CPU.get() };
-    let rig = Rig::with(cpus, FRAMES as usize, 2 * FRAMES as usize, &[], TUNING, None);
+    let rig = Rig::with(cpus, FRAMES as usize, 2 * FRAMES as usize, &[], TUNING);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.write(&mut worker, 0..FRAMES);
     CPU.set(1);
@@ -236,7 +240,7 @@ fn frames_on_anothers_list_are_used_before_memory_runs_out() {
 fn pages_in_anothers_batch_are_evicted_before_memory_runs_out() {
     const FRAMES: u32 = 512;
     let cpus = Cpus { count: 2, current: || CPU.get() };
-    let rig = Rig::with(cpus, FRAMES as usize, 2 * FRAMES as usize, &[64], TUNING, None);
+    let rig = Rig::with(cpus, FRAMES as usize, 2 * FRAMES as usize, &[64], TUNING);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.write(&mut worker, 0..FRAMES - 1);
     CPU.set(1);
@@ -477,24 +481,4 @@ fn threads_that_share_pages_see_each_others_writes() {
     }
     // 4000 touches over 96 pages stay far below 256 each.
     assert_eq!(sums, [4000; THREADS as usize]);
-}
-
-/// A changed page overwrites its own slot, except one that another process holds with the old
-/// content.
-#[test]
-fn a_slot_that_another_process_holds_is_not_written_over() {
-    let (rig, mut worker) = swapped_out(TUNING);
-    let area = rig.engine.areas().get(AreaNo(0));
-    area.share_with(MemberNo(1)).unwrap();
-    // Page n is on slot n.
-    assert_eq!(area.slot_map().holders(Slot(3)), Some(2));
-    rig.touch(&mut worker, PageNo(3), |content| content.fill(0x77));
-    for page in 64..64 + 256 {
-        rig.touch(&mut worker, PageNo(page), |content| content.fill(1));
-    }
-    worker.finish(&rig.engine);
-    rig.engine.drain();
-    assert!(!rig.engine.is_resident(PageNo(3)));
-    assert_eq!(area.slot_map().holders(Slot(3)), Some(1), "ours is given up, the other stays");
-    rig.touch(&mut worker, PageNo(3), |content| assert_eq!(content[0], 0x77));
 }

@@ -84,7 +84,7 @@ const SCRATCH: Range<u32> = 128..128 + 320;
 
 /// Makes a parent of [`PAGES`] pages that are out, each on its slot.
 fn parent(slots: u32) -> (Rig, Worker) {
-    let rig = Rig::of_guests(256, SCRATCH.end as usize + 64, &[slots], PLAIN);
+    let rig = Rig::on_one_cpu(256, SCRATCH.end as usize + 64, &[slots], PLAIN);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.write(&mut worker, 0..PAGES);
     push_out(&rig, &mut worker, SCRATCH);
@@ -98,7 +98,7 @@ fn count(rig: &Rig, event: Event) -> u64 {
 
 #[test]
 fn adopted_pages_are_evicted_in_the_order_given() {
-    let rig = Rig::of_guests(32, 128, &[256], PLAIN);
+    let rig = Rig::on_one_cpu(32, 128, &[256], PLAIN);
     let mut worker = Worker::new(&rig.engine).unwrap();
     fill(&rig, 0..100);
     assert_eq!(adopt(&rig, &mut worker, 50..100), 50);
@@ -117,7 +117,7 @@ fn adopted_pages_are_evicted_in_the_order_given() {
 /// they do not leave together.
 #[test]
 fn of_pages_adopted_together_the_first_goes_first() {
-    let rig = Rig::of_guests(32, 128, &[256], PLAIN);
+    let rig = Rig::on_one_cpu(32, 128, &[256], PLAIN);
     let mut worker = Worker::new(&rig.engine).unwrap();
     let adopted: Vec<PageNo> = (0..24).map(|n| PageNo(2 * n)).collect();
     adopted.iter().for_each(|&page| rig.space.fill(page, &[0; PAGE_SIZE]));
@@ -131,7 +131,7 @@ fn of_pages_adopted_together_the_first_goes_first() {
 
 #[test]
 fn without_anything_to_evict_adoption_says_how_far_it_came() {
-    let rig = Rig::of_guests(32, 64, &[], PLAIN);
+    let rig = Rig::on_one_cpu(32, 64, &[], PLAIN);
     let mut worker = Worker::new(&rig.engine).unwrap();
     fill(&rig, 0..64);
     assert_eq!(adopt(&rig, &mut worker, 0..64), 32);
@@ -141,7 +141,7 @@ fn without_anything_to_evict_adoption_says_how_far_it_came() {
 /// Pages that are missing, known, or missing by the time they are asked about stay as they are.
 #[test]
 fn only_what_is_in_memory_is_adopted() {
-    let rig = Rig::of_guests(32, 64, &[256], PLAIN);
+    let rig = Rig::on_one_cpu(32, 64, &[256], PLAIN);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.write(&mut worker, 0..4);
     fill(&rig, 4..8);
@@ -201,7 +201,7 @@ fn the_pages_of_a_slot_give_it_up_one_by_one() {
 #[test]
 fn a_page_comes_back_to_a_slot_that_it_was_on_before() {
     let by_slot = Tuning { preset: overspill_area::Preset::Linux4_8, ..TUNING };
-    let rig = Rig::of_guests(256, SCRATCH.end as usize, &[1024], by_slot);
+    let rig = Rig::on_one_cpu(256, SCRATCH.end as usize, &[1024], by_slot);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.write(&mut worker, 0..PAGES);
     push_out(&rig, &mut worker, SCRATCH);
@@ -220,7 +220,7 @@ fn a_page_comes_back_to_a_slot_that_it_was_on_before() {
 /// It is in staging memory only, and stays there.
 #[test]
 fn a_page_whose_write_failed_is_in_the_child_too() {
-    let rig = Rig::of_guests(64, 256, &[128], PLAIN);
+    let rig = Rig::on_one_cpu(64, 256, &[128], PLAIN);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.write(&mut worker, 0..60);
     rig.swapon_below(128, -1);
@@ -312,7 +312,7 @@ fn a_copy_is_found_when_the_other_page_of_its_slot_has_gone() {
 #[test]
 fn a_batch_leaves_with_one_call() {
     let tuning = Tuning { reclaim_batch_pages: 16, ..PLAIN };
-    let rig = Rig::of_guests(64, 256, &[256], tuning);
+    let rig = Rig::on_one_cpu(64, 256, &[256], tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.space.pin(Some(PageNo(20)));
     let even = || (0..128).filter(|page| page % 2 == 0);
@@ -330,7 +330,7 @@ fn a_batch_leaves_with_one_call() {
 #[test]
 fn a_refused_page_keeps_only_itself() {
     let tuning = Tuning { reclaim_batch_pages: 16, ..PLAIN };
-    let rig = Rig::of_guests(64, 256, &[256], tuning);
+    let rig = Rig::on_one_cpu(64, 256, &[256], tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.space.pin(Some(PageNo(5)));
     rig.write(&mut worker, 0..100);
@@ -343,7 +343,7 @@ fn a_refused_page_keeps_only_itself() {
 #[test]
 fn a_run_that_moves_in_parts_leaves_all_the_same() {
     let tuning = Tuning { reclaim_batch_pages: 16, ..PLAIN };
-    let rig = Rig::of_guests(64, 256, &[256], tuning);
+    let rig = Rig::on_one_cpu(64, 256, &[256], tuning);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.space.most_at_once.store(3, Relaxed);
     rig.write(&mut worker, 0..100);
@@ -357,22 +357,19 @@ fn pages_that_were_never_touched_cost_nothing() {
     const NUMBERS: usize = 1 << 30;
     let words = Table::private(NUMBERS).unwrap();
     let space = common::SimSpace::new(4096);
-    let rig = Rig::of_guests(1, 1, &[], PLAIN);
     let engine = Arc::new(Engine::new(EngineParts {
         frames: 256,
         table: PageTable::new(words.clone()),
         space: Space::Moving(space.clone()),
-        budget: None,
         page_bytes: PAGE_SIZE,
         swaps: vec![],
         arena: PageArena::new(Engine::staging_pages(256)).unwrap(),
         stats: Stats::on_heap(),
-        salvage: Box::new(|_| false),
         report: Box::new(|_| {}),
         tuning: PLAIN,
         cpus: Cpus { count: 1, current: || 0 },
     }));
-    let rig = Rig { engine, space, plans: vec![], members: rig.members };
+    let rig = Rig { engine, space, plans: vec![] };
     let mut worker = Worker::new(&rig.engine).unwrap();
     assert_eq!(resident_bytes(&words), 0);
     rig.swapon(8192).unwrap();
@@ -388,7 +385,7 @@ fn pages_that_were_never_touched_cost_nothing() {
 /// would be there before what a child gets of its parent.
 #[test]
 fn zeros_end_with_their_guest() {
-    let rig = Rig::of_guests(64, 64, &[64], TUNING);
+    let rig = Rig::on_one_cpu(64, 64, &[64], TUNING);
     rig.space.guest_pages.store(16, Relaxed);
     let mut worker = Worker::new(&rig.engine).unwrap();
     rig.write(&mut worker, 32..48);
@@ -452,7 +449,7 @@ fn families_of_several_threads_do_not_disturb_each_other() {
     const TUNINGS: [Tuning; 2] =
         [TUNING, Tuning { preset: overspill_area::Preset::Linux4_8, ..TUNING }];
     for tuning in TUNINGS {
-        let rig = Rig::of_guests(40, (THREADS * 2 * GUEST) as usize, &[200], tuning);
+        let rig = Rig::on_one_cpu(40, (THREADS * 2 * GUEST) as usize, &[200], tuning);
         rig.space.guest_pages.store(GUEST as usize, Relaxed);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -48,7 +48,7 @@ impl Owned {
 #[test]
 fn the_page_lock_excludes_and_loses_no_sleeper() {
     model(|| {
-        let owned = Arc::new(Owned { frames: Frames::new(1, 1), value: UnsafeCell::new(0) });
+        let owned = Arc::new(Owned { frames: Frames::new(1), value: UnsafeCell::new(0) });
         let locked = owned.frames.alloc(PAGE).unwrap();
         let other = {
             let (owned, frame) = (owned.clone(), locked.frame());
@@ -69,7 +69,7 @@ fn the_page_lock_excludes_and_loses_no_sleeper() {
 #[test]
 fn a_faulter_that_finds_the_page_locked_is_not_forgotten() {
     model(|| {
-        let state = Arc::new((Frames::new(1, 1), table()));
+        let state = Arc::new((Frames::new(1), table()));
         let locked = state.0.alloc(PAGE).unwrap();
         let frame = locked.frame();
         assert!(state.1.replace(PAGE, Pte::Empty, Pte::Resident(frame)));
@@ -95,7 +95,7 @@ fn the_last_reference_to_a_slot_frees_it_once() {
     model(|| {
         let entry = SwapEntry::new(AreaNo(0), Slot(3));
         let swapped = Pte::Swapped { entry, shadow: 0 };
-        let state = Arc::new((Frames::new(1, 1), table(), SwapCache::new(1, &[16], 4)));
+        let state = Arc::new((Frames::new(1), table(), SwapCache::new(1, &[16], 4)));
         assert!(state.1.replace(PAGE, Pte::Empty, swapped));
         let discarder = {
             let state = state.clone();
@@ -123,7 +123,7 @@ fn the_last_reference_to_a_slot_frees_it_once() {
 fn one_of_two_inserts_wins_and_lookups_see_it_whole() {
     model(|| {
         let entry = SwapEntry::new(AreaNo(0), Slot(3));
-        let state = Arc::new((Frames::new(2, 2), table(), SwapCache::new(2, &[16], 4)));
+        let state = Arc::new((Frames::new(2), table(), SwapCache::new(2, &[16], 4)));
         assert!(state.1.replace(PAGE, Pte::Empty, Pte::Swapped { entry, shadow: 0 }));
         let insert = move |state: &(Frames, PageTable, SwapCache)| {
             let locked = state.0.alloc(PAGE).unwrap();
@@ -166,7 +166,7 @@ impl Paged {
         let table = table();
         assert!(table.replace(PAGE, Pte::Empty, Pte::Swapped { entry, shadow: 0 }));
         Self {
-            frames: Frames::new(2, 2),
+            frames: Frames::new(2),
             table,
             cache: SwapCache::new(2, &[16], 4),
             entry,

@@ -16,7 +16,7 @@ use crate::error::{AttachError, Result};
 use crate::hold::Held;
 use crate::inject::Inside;
 use crate::system::{System, options};
-use overspill_agent::AGENT_BYTES;
+use overspill_agent::{AGENT_BYTES, Barrier};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -40,8 +40,8 @@ pub enum Userfaultfd<'f> {
         /// Where the agent's channel cannot be taken, it connects to this socket, which listens,
         /// and does not block.
         listener: Option<BorrowedFd<'f>>,
-        /// Whether the kernel has guards.
-        has_guards: bool,
+        /// What has them raise signals.
+        barrier: Barrier,
     },
 }
 

@@ -18,11 +18,11 @@ use crate::inject::{self, Usable};
 use crate::places;
 use crate::process;
 use crate::system::{System, Until, options};
-use overspill_agent::GATE;
 use overspill_agent::gate::{
     GATE_BYTES, LETTERS_AT, RETURNS_AT, SLOT_AT, SLOT_BYTES, SLOTS_AT, STUB_AT, STUBS_AT, Slot,
     THREADS_MAX, letter,
 };
+use overspill_agent::{Barrier, GATE};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -64,6 +64,15 @@ pub struct Gate {
     pub base: u64,
 }
 
+/// What a gate does that is shut.
+#[derive(Clone, Copy, Debug)]
+pub struct Catch {
+    /// What has touches be signals, of which it tells; `None` if they are not.
+    pub barrier: Option<Barrier>,
+    /// Pages that a call may hold: of one that names more the first are (`agent/gate/holds.rs`).
+    pub hold_pages_max: u32,
+}
+
 impl Gate {
     /// The one of which letters are at a place.
     pub(crate) fn of(letters: u64) -> Self {
@@ -85,18 +94,17 @@ pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
     ready(held, None).map(drop)
 }
 
-/// Shuts the gate of a process that is held: from now on its calls are caught. With `touches`, one
-/// of [`overspill_agent::gate::touches`], no userfaultfd tells of its touches, and the gate does.
+/// Shuts the gate of a process that is held: from now on its calls are caught.
 ///
 /// # Errors
 /// It cannot be done, or not now. Then its gate is open. [`can_shut`] says why before.
-pub fn shut<S: System>(held: &mut Held<'_, S>, touches: u32) -> Result<Gate> {
+pub fn shut<S: System>(held: &mut Held<'_, S>, catch: Catch) -> Result<Gate> {
     let threads = ready(held, None)?;
     let site = Site::survey(held, GATE_BYTES + SLOT_BYTES)?;
     let base = site.base.next_multiple_of(SLOT_BYTES as u64);
     let work = Work { held, site: &site, gate: Gate { base } };
     work.map(threads.len())?;
-    let done = work.shut(&threads, touches);
+    let done = work.shut(&threads, catch);
     if done.is_err() {
         // If that fails, too, the process has ended.
         let _ = work.open(&threads);

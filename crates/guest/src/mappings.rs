@@ -28,6 +28,8 @@ pub struct Mapping {
     pub is_executable: bool,
     /// Registered with a userfaultfd.
     pub is_registered: bool,
+    /// Locked in memory.
+    pub is_locked: bool,
     /// A forked child has zeros there (MADV_WIPEONFORK).
     pub is_wiped_on_fork: bool,
     /// A forked child does not have it (MADV_DONTFORK).
@@ -105,6 +107,7 @@ impl Head {
             is_writable,
             is_executable,
             is_registered: has(REGISTERED),
+            is_locked: has("lo"),
             is_wiped_on_fork: has("wf"),
             is_not_forked: has("dc"),
             is_growing: self.is_stack || has("gd"),
@@ -142,6 +145,7 @@ VmFlags: ex
             mappings.iter().filter(|m| m.is_pageable).map(|m| m.place.start.address()).collect();
         assert_eq!(pageable, [0x651000, 0x7f00_0000_0000]);
         assert!(mappings[1].is_registered && mappings[1].is_writable);
+        assert!(mappings[2].is_locked && !mappings[1].is_locked);
         assert!(mappings[3].is_wiped_on_fork && mappings[3].is_not_forked);
         // The last one has no flags yet: the text is cut off.
         assert_eq!(mappings.len(), 6);

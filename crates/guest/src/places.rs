@@ -6,6 +6,9 @@
 //! Not here: the map of what is paged, which changes.
 
 use crate::arch::{GATE, GATE_ALIGNMENT, HIGHEST};
+use rustix::fd::AsFd;
+use rustix::fs::{fstat, major, minor};
+use rustix::io::Errno;
 use std::ops::Range;
 
 /// A mapping.
@@ -13,7 +16,33 @@ use std::ops::Range;
 struct Mapping<'t> {
     range: Range<u64>,
     is_code: bool,
+    file: Option<FileId>,
     name: &'t str,
+}
+
+/// Which file something is, whatever it is called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileId {
+    device: (u32, u32),
+    inode: u64,
+}
+
+impl FileId {
+    /// Of an open file.
+    ///
+    /// # Errors
+    /// Of fstat.
+    pub fn of(file: impl AsFd) -> Result<Self, Errno> {
+        let found = fstat(file)?;
+        Ok(Self { device: (major(found.st_dev), minor(found.st_dev)), inode: found.st_ino })
+    }
+
+    /// As a list of mappings has it: `fd:01` and `4711`.
+    fn parse(device: &str, inode: &str) -> Option<Self> {
+        let (major, minor) = device.split_once(':')?;
+        let number = |word| u32::from_str_radix(word, 16).ok();
+        Some(Self { device: (number(major)?, number(minor)?), inode: inode.parse().ok()? })
+    }
 }
 
 /// Below this nothing is mapped, so that null pointers stay such.
@@ -27,21 +56,32 @@ fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
         let (start, end) = words.next()?.split_once('-')?;
         let number = |word| u64::from_str_radix(word, 16).ok();
         let is_code = words.next()?.contains('x');
-        let name = words.nth(3).unwrap_or_default().trim_start();
-        Some(Mapping { range: number(start)?..number(end)?, is_code, name })
+        let (device, inode) = (words.nth(1)?, words.next()?);
+        let name = words.next().unwrap_or_default().trim_start();
+        let file = FileId::parse(device, inode);
+        Some(Mapping { range: number(start)?..number(end)?, is_code, file, name })
     })
 }
 
 /// What the file of a gate's letters is called.
 pub const LETTERS: &str = "overspill-letters";
 
-/// Returns where a process has the letters of a gate, by which its calls go, as its list of
-/// mappings says.
-pub fn letters(maps: &str) -> Option<u64> {
-    let named = mappings(maps)
-        .filter_map(|mapping| Some((mapping.name.strip_prefix("/memfd:")?, mapping.range.start)));
-    let mut letters = named.filter(|(name, _)| name.starts_with(LETTERS));
-    letters.next().map(|(_, start)| start)
+/// Returns where a process has the letters of a gate, by which its calls go, as far as names tell.
+pub(crate) fn letters(maps: &str) -> Option<u64> {
+    letter_mappings(maps).next().map(|mapping| mapping.range.start)
+}
+
+/// The files of letters that a process has mapped, as far as names tell: these are the process's
+/// to choose.
+pub fn letter_files(maps: &str) -> impl Iterator<Item = FileId> {
+    letter_mappings(maps).filter_map(|mapping| mapping.file)
+}
+
+fn letter_mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
+    mappings(maps).filter(|mapping| {
+        let name = mapping.name.strip_prefix("/memfd:");
+        name.is_some_and(|name| name.starts_with(LETTERS))
+    })
 }
 
 /// Returns where the program's code makes system calls, or could: in the kernel's own code first,
@@ -95,6 +135,20 @@ mod tests {
         assert_eq!(free(MAPS, 0x1000), Some(0x7f00_0001_1000));
         assert_eq!(free(MAPS, 0x5000), Some(0x7eff_ffff_b000));
         assert_eq!(free("00100000-7ffff0000000 rw-p 0 0 0\n", 0x5000), None);
+    }
+
+    #[test]
+    fn a_mapped_file_is_known_whatever_it_is_called() {
+        let name = format!("{LETTERS} of mine");
+        let file = rustix::fs::memfd_create(&name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
+        // SAFETY: it is new, and nobody uses it.
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, protection, flags, &file, 0) }
+            .unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(letter_files(&maps).any(|found| found == FileId::of(&file).unwrap()), "{maps}");
+        assert_eq!(letter_files(MAPS).count(), 0);
     }
 
     /// Nothing of such a one lies below half of the addresses of AArch64.

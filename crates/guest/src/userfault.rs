@@ -379,8 +379,8 @@ impl Userfault for GuestUserfault {
     }
 
     fn register(&self, place: &Range<Vpn>) -> Result<(), Errno> {
-        let marks = if self.abilities.marks { raw::UFFDIO_REGISTER_MODE_WP } else { 0 };
-        let mode = u64::from(raw::UFFDIO_REGISTER_MODE_MISSING | marks);
+        let mode = raw::UFFDIO_REGISTER_MODE_MISSING | raw::UFFDIO_REGISTER_MODE_WP;
+        let mode = u64::from(mode);
         self.call::<REGISTER, _>(&mut raw::uffdio_register { range: range(place), mode, ioctls: 0 })
     }
 
@@ -404,9 +404,6 @@ impl Userfault for GuestUserfault {
     }
 
     fn unmark(&self, place: &Range<Vpn>) -> Result<(), Refusal> {
-        if !self.abilities.marks {
-            return Ok(());
-        }
         let mut arg = raw::uffdio_writeprotect { range: range(place), mode: 0 };
         self.call::<WRITEPROTECT, _>(&mut arg).map_err(Refusal::of)
     }

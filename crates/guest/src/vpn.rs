@@ -3,13 +3,34 @@
 //! Owns: the type, and the conversion from addresses and back.
 
 use overspill_base::{PAGE_SHIFT, PAGE_SIZE};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
 /// A virtual page number: the number of a page of a guest's addresses. It is not the engine's
 /// number of a page, which stays the same when the guest moves the page to other addresses.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Vpn(pub u64);
+
+/// No page has this number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no page has the number {0:#x}")]
+pub struct NoPage(u64);
+
+impl TryFrom<u64> for Vpn {
+    type Error = NoPage;
+
+    fn try_from(number: u64) -> Result<Self, NoPage> {
+        if number < 1 << (u64::BITS - PAGE_SHIFT) { Ok(Self(number)) } else { Err(NoPage(number)) }
+    }
+}
+
+impl From<Vpn> for u64 {
+    fn from(page: Vpn) -> Self {
+        page.0
+    }
+}
 
 impl Vpn {
     /// Returns the page that `address` is in.

@@ -6,8 +6,7 @@
 mod common;
 
 use common::{HOLD_WAIT, Program, compiled};
-use overspill_agent::gate::touches;
-use overspill_guest::{AttachError, Gate, Held, Kernel, Tracer, open, shut};
+use overspill_guest::{AttachError, Catch, Gate, Held, Kernel, Tracer, open, shut};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -41,7 +40,9 @@ fn at_once<T>(
 }
 
 fn shut_and_open(tracer: &Tracer<Kernel>, program: &mut Program, between: Duration) -> Gate {
-    let gate = at_once(tracer, program, |held| shut(held, touches::NONE));
+    let gate = at_once(tracer, program, |held| {
+        shut(held, Catch { barrier: None, hold_pages_max: 1 << 20 })
+    });
     std::thread::sleep(between);
     at_once(tracer, program, |held| open(held, gate));
     gate

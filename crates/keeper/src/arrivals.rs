@@ -54,7 +54,7 @@ impl Arrivals {
     pub(crate) fn note(&self, guest: u64, place: Range<Vpn>, was_out: bool) {
         let GuestMark(mark) = guest.into();
         for page in place.start.0..place.end.0 {
-            self.0.note_of(mark, page, (was_out.into(), 1));
+            self.0.note(mark, page, (was_out.into(), 1));
         }
     }
 }
@@ -82,10 +82,10 @@ impl ArrivalReader {
     /// Tells of the pages that came since the last call. To be called before the record begins to
     /// overwrite itself.
     pub fn take(&mut self, mut tell: impl FnMut(Arrived)) {
-        for Change { time_ns, member, address, before, .. } in self.history.after(&mut self.place) {
+        for Change { time_ns, owner, address, before, .. } in self.history.after(&mut self.place) {
             tell(Arrived {
                 after: Duration::from_nanos(time_ns.saturating_sub(self.begun_ns)),
-                guest: GuestMark(member),
+                guest: GuestMark(owner),
                 address,
                 was_out: before == 1,
             });
@@ -101,7 +101,7 @@ impl ArrivalReader {
 fn open(file: &OwnedFd) -> Result<History, Errno> {
     let words = History::words(ENTRIES);
     let mapping = Arc::new(Mapping::shared(file, words * size_of::<u64>())?);
-    Ok(History::new(Table::within(&mapping, 0, words), 0))
+    Ok(History::new(Table::within(&mapping, 0, words)))
 }
 
 #[cfg(test)]

@@ -3,127 +3,41 @@
 //! Owns: the order of construction, and the end.
 //! Not here: what the threads do (`serve`, `care`).
 
-use crate::alone;
-use crate::arrivals::Arrivals;
-use crate::call::Call;
-use crate::eye::EyeParts;
-use crate::front::Front;
-use crate::guest::Guest;
-use crate::known::GuestParts;
-use crate::letters::Bell;
-use crate::limit::Limit;
-use crate::readers::Readers;
-use crate::shortage::Shortage;
-use crate::space::GuestSpace;
-use crate::wakeup::Wakeup;
-use overspill_base::clock::{self, Cpus};
-use overspill_base::shared::{PageArena, Table};
-use overspill_base::stats::{Event, Stats};
-use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
-use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex};
-use overspill_base::{Bytes, PAGE_SIZE};
-use overspill_engine::{Engine, EngineParts, FrameBudget, PageTable, Space, Swap, Tuning, Worker};
+use crate::parts::GuestParts;
+use crate::priority;
+use crate::serve::shared::{KeeperParts, Shared};
+use overspill_base::Bytes;
+use overspill_base::clock;
+use overspill_base::sync::Arc;
+use overspill_base::sync::Ordering::{Relaxed, Release};
+use overspill_engine::{Engine, Worker};
 use overspill_guest::Vpn;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// Words of the page table: 4 TiB of pages that were touched. Only what is used takes memory.
-const TABLE_PAGES: usize = 1 << 30;
-
-/// What a keeper is made of.
-pub struct KeeperParts {
-    /// Memory that the pages of all guests may take, and the most that they ever may.
-    pub memory: Bytes,
-    /// See `memory`.
-    pub memory_max: Bytes,
-    /// Swap areas, in the order of their numbers.
-    pub swaps: Vec<Swap>,
-    /// Where events are counted.
-    pub stats: Stats,
-    /// Where it is recorded which pages come, if it is.
-    pub(crate) arrivals: Option<Arrivals>,
-    /// The engine's switches and sizes.
-    pub tuning: Tuning,
-    /// What takes rights over guests.
-    pub front: Arc<dyn Front>,
-    /// Takes one line about an error.
-    pub report: Box<dyn Fn(&str) + Send + Sync>,
-}
-
-/// What its threads share.
-pub(crate) struct Shared {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) space: Arc<GuestSpace>,
-    limit: Arc<Limit>,
-    pub(crate) guests: Mutex<BTreeMap<u64, Arc<Guest>>>,
-    /// Children that were forked so far.
-    pub(crate) forks: AtomicU64,
-    pub(crate) wakeup: Arc<Wakeup>,
-    pub(crate) readers: Readers,
-    pub(crate) front: Arc<dyn Front>,
-    /// Whether a guest was killed for lack of memory.
-    pub(crate) out_of_memory: AtomicBool,
-    pub(crate) shortage: Shortage,
-    stopping: AtomicBool,
-    /// Of the threads that look after guests.
-    pub(crate) care: Call,
-    pub(crate) survey: Call,
-    pub(crate) growth: Call,
-    pub(crate) bell: Bell,
-}
 
 /// A running keeper. Dropping it ends its threads; guests that wait for pages then wait for ever,
 /// so they must have ended before.
 pub struct Keeper {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Keeper {
+    /// How many threads have queues to swap areas, the caller's among them, at most.
+    pub(crate) fn workers() -> usize {
+        // Readers; care, reclaim, ahead; who brings guests back.
+        clock::cpu_count() + 4
+    }
+
     /// Starts the threads.
     ///
     /// # Errors
     /// No memory for the tables, no thread, no descriptor.
     pub fn start(parts: KeeperParts) -> std::io::Result<Self> {
-        let pages = |bytes: Bytes| bytes.pages_floor() as usize;
-        let (frames, limit) = (pages(parts.memory_max), Arc::new(Limit::new(pages(parts.memory))));
-        let space = Arc::new(GuestSpace::new(TABLE_PAGES, parts.arrivals));
-        let engine = Arc::new(Engine::new(EngineParts {
-            frames,
-            budget: Some(limit.clone()),
-            table: PageTable::new(Table::private(TABLE_PAGES)?),
-            space: Space::Moving(space.clone()),
-            page_bytes: PAGE_SIZE,
-            swaps: parts.swaps,
-            arena: PageArena::new(Engine::staging_pages(frames))?,
-            stats: parts.stats,
-            salvage: Box::new(|_| false),
-            report: parts.report,
-            tuning: parts.tuning,
-            cpus: Cpus::native(),
-        }));
-        let (cpus, wakeup) = (clock::cpu_count(), Wakeup::new()?);
-        let shared = Arc::new(Shared {
-            engine,
-            space,
-            limit,
-            guests: Mutex::new(LockClass::Control, BTreeMap::new()),
-            forks: AtomicU64::new(0),
-            out_of_memory: AtomicBool::new(false),
-            shortage: Shortage::default(),
-            readers: Readers::new(cpus, &wakeup)?,
-            wakeup: Arc::new(wakeup),
-            front: parts.front,
-            stopping: AtomicBool::new(false),
-            care: Call::new(),
-            survey: Call::new(),
-            growth: Call::new(),
-            bell: Bell::new(),
-        });
+        let (cpus, shared) = (clock::cpu_count(), Arc::new(Shared::new(parts)?));
         let mut keeper = Self { shared, threads: Vec::new() };
         for cpu in 0..cpus {
             keeper.spawn("ovs-read", move |shared, worker| {
@@ -136,7 +50,7 @@ impl Keeper {
         }
         keeper.spawn_without("ovs-survey", Shared::survey_all)?;
         keeper.spawn_without("ovs-brake", |shared| {
-            alone::run_first();
+            priority::run_first();
             shared.brake();
         })?;
         keeper.spawn_without("ovs-letters", Shared::read_letters)?;
@@ -181,34 +95,13 @@ impl Keeper {
     /// # Errors
     /// Of epoll.
     pub fn add(&self, number: u64, mut parts: GuestParts) -> Result<(), Errno> {
-        let shared = &self.shared;
         let letters = parts.letters.take();
-        if let Some(child) = shared.guest(number) {
-            let (eye, known, agent) = parts.apart();
-            if let EyeParts::Userfault(userfault) = eye {
-                child.eye.set_anchor(userfault.anchor());
-            }
-            child.attached(known, agent);
-            letters.map_or(Ok(()), |letters| shared.take_letters(&child, &letters))?;
-        } else {
-            let (wakeup, front) = (shared.wakeup.clone(), shared.front.clone());
-            let guest = Arc::new(Guest::new(number, parts, wakeup, front)?);
-            letters.map_or(Ok(()), |letters| shared.take_letters(&guest, &letters))?;
-            shared.engine.stats().count(Event::processes);
-            shared.readers.listen(&guest)?;
-            shared.guests.lock().insert(number, guest);
-        }
-        shared.survey.call();
-        shared.growth.call();
-        shared.call_care();
-        Ok(())
+        self.shared.add(number, parts.attached(), letters.as_ref())
     }
 
     /// Changes the limit, at most to what was given as the most. Does not wait until it is kept to.
     pub fn set_memory(&self, memory: Bytes) {
-        let shared = &self.shared;
-        shared.limit.set(shared.engine.frames().min(memory.pages_floor() as usize));
-        shared.engine.wake_background();
+        self.shared.set_limit(memory);
     }
 
     /// The limit.
@@ -229,7 +122,7 @@ impl Keeper {
     /// a vfork may.
     pub(crate) fn wait_for_end_of_memory(&self, number: u64) {
         let guest = self.shared.guest(number);
-        while guest.as_ref().is_some_and(|guest| guest.eye.has_address_space()) {
+        while guest.as_ref().is_some_and(|guest| guest.source.has_address_space()) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -244,8 +137,8 @@ impl Keeper {
     }
 
     /// Brings some pages of a guest back, which goes on meanwhile, from an address on; returns
-    /// where there may be more. What is in memory then is not paged any more, until the guest
-    /// [stays](Self::stay).
+    /// where there may be more, the same address if none can come now. What is in memory then is
+    /// not paged any more, until the guest [stays](Self::stay).
     ///
     /// # Errors
     /// Why they do not come, in words.
@@ -267,11 +160,12 @@ impl Keeper {
     }
 
     /// Brings all pages of a guest back, whose threads stand still, and forgets it: when its agent
-    /// has left, it is a process like others. Waits for that.
+    /// has left, it is a process like others. Waits for that. False if that cannot be now: it is
+    /// paged as before.
     ///
     /// # Errors
     /// Why it stays, in words: it is paged as before.
-    pub fn let_go(&self, number: u64) -> Result<(), String> {
+    pub fn let_go(&self, number: u64) -> Result<bool, String> {
         let worker = Worker::new(&self.shared.engine).map_err(|error| error.to_string());
         self.shared.let_go(&mut worker?, number).map_err(|why| why.to_string())
     }
@@ -284,7 +178,7 @@ impl Keeper {
     /// Ends the forked children that are not attached to, each when it misses a page.
     pub fn end_children(&self) {
         let guests = self.shared.guests.lock();
-        guests.values().filter(|guest| guest.known().is_none()).for_each(|guest| guest.kill());
+        guests.values().filter(|guest| guest.handles().is_none()).for_each(|guest| guest.kill());
     }
 
     /// True if a guest was killed for lack of memory.
@@ -317,42 +211,5 @@ impl Drop for Keeper {
             // A panic was reported when it happened.
             let _ = thread.join();
         }
-    }
-}
-
-impl Shared {
-    /// A guest, while there is one of this number.
-    pub(crate) fn guest(&self, number: u64) -> Option<Arc<Guest>> {
-        self.guests.lock().get(&number).cloned()
-    }
-
-    /// The guests there are now: what is done with each is done without the lock.
-    pub(crate) fn all_guests(&self) -> Vec<Arc<Guest>> {
-        self.guests.lock().values().cloned().collect()
-    }
-
-    pub(crate) fn must_stop(&self) -> bool {
-        // Acquire: with `Keeper::drop`.
-        self.stopping.load(Acquire)
-    }
-
-    pub(crate) fn limit_pages(&self) -> usize {
-        self.limit.limit()
-    }
-
-    /// Pages for which there is room without an eviction. Waits for nobody.
-    pub(crate) fn room_pages(&self) -> u64 {
-        (self.engine.free_frames() + self.limit.unleased()) as u64
-    }
-
-    /// Has all guests looked after soon.
-    pub(crate) fn call_care(&self) {
-        self.care.call();
-    }
-
-    /// Forgets a guest of which all pages are discarded.
-    pub(crate) fn remove(&self, guest: &Arc<Guest>) {
-        self.readers.ignore(guest);
-        self.guests.lock().retain(|_, other| !Arc::ptr_eq(other, guest));
     }
 }

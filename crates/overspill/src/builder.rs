@@ -150,7 +150,7 @@ impl Builder {
         let kinds = opened.iter().map(|swap| swap.kind).collect();
         let mut swaps = Vec::with_capacity(opened.len());
         for OpenedSwap { device, priority, .. } in opened {
-            swaps.push(PagerSwap::private(device, priority, page_bytes, checksum_seed)?);
+            swaps.push(PagerSwap::new(device, priority, page_bytes, checksum_seed)?);
         }
         let pager = Pager::start(PagerParts {
             memory: self.memory,
@@ -301,11 +301,10 @@ pub(crate) fn open_alone(
     spec: &SwapSpec,
     options: &OpenOptions,
 ) -> Result<Arc<dyn SwapDevice>, Error> {
-    let device = Device::open(spec, options)?;
-    if device.attachment().served {
-        let what = "to be served apart, which only `overspill run` does: leave serve= out";
-        return Err(DeviceError::Unsupported { name: device.info().name.clone(), what }.into());
+    if spec.is_served() {
+        return Err(DeviceError::OnlyInRuns { name: spec.kind.to_string() }.into());
     }
+    let device = Device::open(spec, options)?;
     let sealer = match device.attachment().encrypted {
         true => Some(sealer_alone(device.info())?),
         false => None,

@@ -10,6 +10,7 @@ use overspill_space::probe::{MovesProbed, best_reach, probe_moves};
 use overspill_space::shut_pages_max;
 use overspill_space::uffd::{Delivery, Uffd};
 use overspill_space::words::Reach;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ fn finding(what: &'static str, health: Health, detail: impl Into<String>) -> Fin
 pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
     let mut findings = vec![page_size()];
     findings.push(overcommit());
+    findings.push(processes());
     findings.push(regions());
     findings.extend(userfaultfd_features());
     findings.extend(userfaultfd_moves());
@@ -55,7 +57,9 @@ pub fn examine(directory: Option<&Path>) -> Vec<Finding> {
 
 /// The first finding that makes `overspill run` impossible, whatever rights there are.
 pub fn obstacle() -> Option<Finding> {
-    [page_size(), overcommit()].into_iter().find(|finding| finding.health == Health::Broken)
+    [page_size(), overcommit(), processes()]
+        .into_iter()
+        .find(|finding| finding.health == Health::Broken)
 }
 
 fn page_size() -> Finding {
@@ -83,6 +87,25 @@ fn overcommit_of(mode: &str) -> Finding {
              to 0 or 1",
         ),
         _ => finding("overcommit", Health::Good, "reserved memory is not charged"),
+    }
+}
+
+/// A run looks at its processes in `/proc`, by their numbers.
+fn processes() -> Finding {
+    processes_of(std::fs::read_link("/proc/self"))
+}
+
+/// Told where the `/proc` that is mounted says that this process is.
+fn processes_of(this: io::Result<PathBuf>) -> Finding {
+    const MOUNT: &str = "mount it: mount -t proc proc /proc; unshare has --mount-proc";
+    let broken = |detail| finding("processes", Health::Broken, detail);
+    match this {
+        Ok(number) if number.as_os_str() == std::process::id().to_string().as_str() => {
+            finding("processes", Health::Good, "/proc has them")
+        }
+        // Of a namespace in which this process has no number, `self` leads nowhere.
+        Ok(_) => broken(format!("/proc is of another PID namespace: {MOUNT}")),
+        Err(error) => broken(format!("/proc/self cannot be read: {error}; {MOUNT}")),
     }
 }
 
@@ -225,6 +248,17 @@ fn cgroup() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_of_another_namespace_are_an_obstacle_with_a_remedy() {
+        assert_eq!(processes().health, Health::Good);
+        let absent = || io::Error::from(io::ErrorKind::NotFound);
+        for this in [Ok("4194304".into()), Err(absent())] {
+            let found = processes_of(this);
+            assert_eq!(found.health, Health::Broken);
+            assert!(found.detail.contains("mount -t proc proc /proc"), "{found:?}");
+        }
+    }
 
     #[test]
     fn strict_accounting_is_an_obstacle_with_a_remedy() {

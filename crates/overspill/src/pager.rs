@@ -6,7 +6,7 @@
 //! Not here: where the settings come from.
 
 use crate::error::Error;
-use overspill_area::{AreaNo, AreaTables, MemberNo};
+use overspill_area::{AreaNo, SlotTable};
 use overspill_base::clock::Cpus;
 use overspill_base::secret::Maker;
 use overspill_base::shared::{PageArena, Table};
@@ -24,33 +24,33 @@ use overspill_space::{
 };
 use std::sync::OnceLock;
 
-/// A device with the shared tables of its slots.
+/// A device with the table of its slots.
 #[derive(Debug)]
 pub struct PagerSwap {
     /// Where pages are written.
     pub device: Arc<dyn SwapDevice>,
-    /// Formatted slot tables for it.
-    pub tables: AreaTables,
+    /// Made for it.
+    pub slots: SlotTable,
     /// Higher is filled first.
     pub priority: i16,
 }
 
 impl PagerSwap {
-    /// Makes a swap area of `device` for one process, with slots of `page_bytes`. Large pages
+    /// Makes a swap area of `device`, with slots of `page_bytes`. Large pages
     /// that are not encrypted have a checksum for every 4 KiB; these do not fit into the word of
     /// their slot.
     ///
     /// # Errors
     /// ENOMEM; a device without room for a page.
-    pub(crate) fn private(
+    pub(crate) fn new(
         device: Arc<dyn SwapDevice>,
         priority: i16,
         page_bytes: usize,
         seed: u64,
     ) -> Result<Self, Error> {
         if page_bytes == PAGE_SIZE {
-            let tables = private_tables(&*device)?;
-            return Ok(Self { device, tables, priority });
+            let slots = slot_table(&*device)?;
+            return Ok(Self { device, slots, priority });
         }
         let plain: Arc<dyn SwapDevice> = if device.info().verifies {
             device
@@ -63,8 +63,8 @@ impl PagerSwap {
         // worker.
         let device = unsafe { LargePages::new(plain, page_bytes / PAGE_SIZE) }?;
         let device: Arc<dyn SwapDevice> = Arc::new(device);
-        let tables = private_tables(&*device)?;
-        Ok(Self { device, tables, priority })
+        let slots = slot_table(&*device)?;
+        Ok(Self { device, slots, priority })
     }
 }
 
@@ -127,14 +127,12 @@ impl Pager {
         let swaps = parts.swaps.into_iter().enumerate();
         let parts_of_engine = EngineParts {
             frames,
-            budget: None,
             table: PageTable::new(Table::private(space.pages()).map_err(memory)?),
             space: Space::Moving(space.clone()),
             page_bytes,
             swaps: swaps.map(|(n, swap)| join_area(AreaNo(n as u8), swap, seed)).collect(),
             arena: staging,
             stats: parts.stats,
-            salvage: Box::new(|_| false),
             report: parts.report,
             tuning: parts.tuning,
             cpus: Cpus::native(),
@@ -224,7 +222,7 @@ impl Pager {
         device: Arc<dyn SwapDevice>,
         priority: i16,
     ) -> Result<PagerSwap, Error> {
-        PagerSwap::private(device, priority, self.page_bytes(), self.checksum_seed)
+        PagerSwap::new(device, priority, self.page_bytes(), self.checksum_seed)
     }
 
     /// Size of a page in bytes.
@@ -289,14 +287,10 @@ pub(crate) fn memory(errno: rustix::io::Errno) -> Error {
 }
 
 pub(crate) fn join_area(number: AreaNo, swap: PagerSwap, seed: u64) -> Swap {
-    Swap::join(number, swap.device, swap.tables, (swap.priority, MemberNo(0), seed))
+    Swap::new(number, swap.device, swap.slots, (swap.priority, seed))
 }
 
-/// Allocates tables for one process.
-///
-/// # Errors
-/// ENOMEM.
-pub fn private_tables(device: &dyn SwapDevice) -> Result<AreaTables, Error> {
-    let tables = overspill_engine::private_tables(device);
-    tables.map_err(Error::system("reserve memory for the pager's tables"))
+fn slot_table(device: &dyn SwapDevice) -> Result<SlotTable, Error> {
+    let slots = overspill_engine::slot_table(device);
+    slots.map_err(Error::system("reserve memory for the pager's tables"))
 }

@@ -40,6 +40,9 @@ pub struct Summary {
     /// The most that was in use at a time, in memory or in swap; 0 if all was in memory always.
     /// What is in swap is estimated from samples, up to some thousand pages exactly.
     pub in_use_bytes_max: u64,
+    /// What paged programs hold now that counts and cannot leave memory: what they have written of
+    /// their files' private mappings, and what they lock.
+    pub unevictable_bytes: u64,
     /// How many pages came back to memory, and how many would have with so much more of it: pairs
     /// of bytes, in order, and pages. An estimate; of a large program by samples.
     pub refaults_left: Vec<(u64, u64)>,
@@ -54,13 +57,15 @@ impl Summary {
     pub fn of(memory: Bytes, stats: &[Stats]) -> Self {
         let total = |event| stats.iter().map(|s| s.get(event)).sum::<u64>();
         let counters = Event::ALL.iter().map(|&(event, name)| (name, total(event))).collect();
+        let bytes = |pages: fn(&Stats) -> u64| Bytes::of_pages(stats.iter().map(pages).sum()).0;
         Self {
             memory_bytes: memory.0,
             faults: total(Event::pgfault),
             pages_in: total(Event::pswpin),
             pages_out: total(Event::pswpout),
             pages_lost: total(Event::pages_lost),
-            in_use_bytes_max: Bytes::of_pages(stats.iter().map(Stats::in_use_pages_max).sum()).0,
+            in_use_bytes_max: bytes(Stats::in_use_pages_max),
+            unevictable_bytes: bytes(Stats::unevictable_pages),
             refaults_left: sum_of(stats, Stats::refault_distances)
                 .iter()
                 .flat_map(refaults::left)

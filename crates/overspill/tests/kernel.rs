@@ -11,8 +11,7 @@ mod episodes;
 
 use episodes::{Replay, seeds};
 use overspill::Bytes;
-use overspill::pager::private_tables;
-use overspill_area::{AreaConfig, AreaNo, MemberNo, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, SwapArea};
 use overspill_base::PAGE_SIZE;
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
@@ -193,9 +192,9 @@ fn swap(page_bytes: usize, pages: u64) -> Swap {
         // SAFETY: the engine over it has pages of this size.
         _ => Arc::new(unsafe { LargePages::new(sure, page_bytes / PAGE_SIZE) }.unwrap()),
     };
-    let tables = private_tables(&*device).unwrap();
+    let slots = overspill_engine::slot_table(&*device).unwrap();
     let config = AreaConfig { cpus: 1, ..AreaConfig::native() };
-    let area = SwapArea::new(AreaNo(0), tables, config, MemberNo(0));
+    let area = SwapArea::new(AreaNo(0), slots, config);
     Swap { device, area, priority: 0 }
 }
 
@@ -213,12 +212,10 @@ impl Episode {
             frames,
             table: PageTable::new(Table::private(space.pages()).unwrap()),
             space: Space::Moving(space.clone()),
-            budget: None,
             page_bytes,
             swaps: vec![swap(page_bytes, 2 * PAGES as u64)],
             arena: staging,
             stats: Stats::on_heap(),
-            salvage: Box::new(|_| false),
             report: Box::new(move |line| sink.lock().unwrap().push(line.to_owned())),
             tuning: Tuning {
                 reclaim_batch_pages: 1 + chance.below(8) as usize,

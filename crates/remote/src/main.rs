@@ -53,9 +53,9 @@ fn serve() -> Result<(), String> {
     if socket_type(&input).is_err() {
         return Err("overspill-server is started by `overspill run`, and by nobody else".into());
     }
-    let orders = input.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-    apart::serve(&orders, overspill_remote::open, say)
-        .map_err(|errno| format!("the process that serves a place cannot go on: {errno}"))
+    let socket = input.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+    apart::serve(&socket.into(), overspill_remote::open, say)
+        .map_err(|error| format!("the process that serves a place cannot go on: {error}"))
 }
 
 /// Prints a line, in the run's name.

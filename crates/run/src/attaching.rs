@@ -7,24 +7,24 @@
 use crate::births::{Child, Children};
 use crate::family::wait_for;
 use crate::front::Traced;
-use crate::ground::{Eye, shared_file};
+use crate::ground::{Ground, shared_file};
 use crate::same::has_executed;
 use crate::watch::words_of;
-use overspill_agent::gate::{GATE_BYTES, LETTERS_BYTES, touches};
+use overspill_agent::gate::{GATE_BYTES, LETTERS_BYTES};
 use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::{Abilities, GuestUserfault};
 use overspill_guest::{
-    AgentTask, AttachError, Attached, ChannelError, Gate, Held, Kernel, LETTERS, Manner,
-    ThreadWords,
+    AgentTask, AttachError, Attached, Catch, ChannelError, FileId, Gate, Held, Kernel, LETTERS,
+    Manner, ThreadWords,
 };
 use overspill_guest::{Userfaultfd, Vpn, attach, can_shut, detach, inherited, open, pidfd, shut};
-use overspill_keeper::{EyeParts, GuestParts};
+use overspill_keeper::{GuestParts, SourceParts};
+use overspill_wire::Descriptor;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long an agent may take to leave what its program has left.
 const LEAVE_WAIT: Duration = Duration::from_millis(100);
@@ -32,6 +32,10 @@ const LEAVE_WAIT: Duration = Duration::from_millis(100);
 const END_WAIT: Duration = Duration::from_millis(50);
 /// How long an agent may take to register its staging.
 const AGENT_WAIT: Duration = Duration::from_secs(5);
+
+/// The part of the limit that a call may hold, and what it may in any case.
+const HOLD_PART: u64 = 4;
+const HOLD_PAGES_LEAST: u64 = 256;
 
 /// Pages of words and environment that stay in memory, at most.
 const WORDS_PAGES_MAX: usize = 16;
@@ -51,6 +55,12 @@ pub enum AttachingError {
     /// The agent.
     #[error(transparent)]
     Agent(#[from] ChannelError),
+    /// It has memory that a guest shares with its keeper, and that guest has not told of it.
+    #[error("process {0} has memory by which another one is paged, and is no child of that")]
+    Untold(Pid),
+    /// It had a userfaultfd before anything was paged.
+    #[error("process {0} pages memory of its own, by a userfaultfd")]
+    PagesItself(Pid),
 }
 
 /// A process that became a guest, as far as the front knows it.
@@ -62,11 +72,14 @@ pub(crate) struct Guest {
     /// Its channel is open here, too: an agent whose channel has ended ends its program, which may
     /// be another one when the keeper has let it go.
     pub(crate) agent: AgentTask,
-    /// Through which its calls go, if they are caught.
+    /// Through which its calls go, if they are caught, and the file of its letters.
     pub(crate) gate: Option<Gate>,
+    pub(crate) letters: Option<FileId>,
     /// Whether it was said that the process is ended for want of its agent.
     is_told: Cell<bool>,
     pub(crate) leaving: Leaving,
+    /// Since when nothing of it comes back, if it is to be let go.
+    pub(crate) stuck: Option<Instant>,
     pub(crate) traced: Traced,
 }
 
@@ -137,44 +150,47 @@ pub(crate) enum Source<'s> {
 /// [`AttachingError`]; the process is as before.
 pub(crate) fn take(
     held: &mut Held<'_, Kernel>,
-    eye: &Eye,
+    (ground, limit_pages): (&Ground, u64),
     source: Source<'_>,
 ) -> Result<(Guest, GuestParts), AttachingError> {
     if matches!(source, Source::Forked(children) if children.is_empty()) {
         return Err(AttachError::NoFork { pid: held.pid() }.into());
     }
     // What may not be now is known before anything is changed.
-    match (eye, source) {
-        (Eye::Faults(..), _) => {}
+    match (ground, source) {
+        (Ground::Faults(..), _) => {}
         (_, Source::New(_)) => can_shut(held)?,
         (_, Source::Forked(_) | Source::Born(_)) => drop(inherited(held)?),
     }
-    let memory = kernel("make a memory file", memfd_create("overspill", MemfdFlags::CLOEXEC))?;
+    let memory = kernel("make a memory file", shared_file("overspill", STAGING_BYTES))?;
     let brought: Vec<BorrowedFd<'_>> = match source {
         Source::New(_) | Source::Born(_) => Vec::new(),
         Source::Forked(children) => with_userfaultfd(children).map(|(_, fd)| fd.as_fd()).collect(),
     };
-    let userfaultfd = match (source, eye) {
-        (_, Eye::Touches { listener, has_guards, .. }) => {
+    let userfaultfd = match (source, ground) {
+        (_, Ground::Signals { listener, barrier, .. }) => {
             let listener = listener.as_ref().map(AsFd::as_fd);
-            Userfaultfd::None { listener, has_guards: *has_guards }
+            Userfaultfd::None { listener, barrier: *barrier }
         }
-        (Source::Born(_), _) => Userfaultfd::None { listener: None, has_guards: true },
+        (Source::Born(_), _) => return Err(AttachError::NoFork { pid: held.pid() }.into()),
         (Source::Forked(_), _) => Userfaultfd::Forked(&brought),
-        (Source::New(_), Eye::Faults(device, _)) => Userfaultfd::Device(device.as_fd()),
-        (Source::New(_), Eye::Calls(_)) => Userfaultfd::Call,
+        (Source::New(_), Ground::Faults(device, _)) => Userfaultfd::Device(device.as_fd()),
+        (Source::New(_), Ground::Calls(_)) => Userfaultfd::Call,
     };
     let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
     let attached = attach(held, &manner)?;
-    let prepared = prepare(&attached, eye, source).and_then(|(parts, number)| {
-        let gated = match eye {
-            Eye::Faults(..) => None,
-            Eye::Calls(bell) => Some(catch(held, &attached, (bell, touches::NONE), source)?),
-            Eye::Touches { bell, has_guards, .. } => {
-                let touches = if *has_guards { touches::GUARDED } else { touches::SHUT };
-                Some(catch(held, &attached, (bell, touches), source)?)
-            }
+    let prepared = prepare(&attached, ground, source).and_then(|(parts, number)| {
+        let hold_pages = (limit_pages / HOLD_PART).clamp(HOLD_PAGES_LEAST, u32::MAX.into());
+        let caught = match ground {
+            Ground::Faults(..) => None,
+            Ground::Calls(bell) => Some((bell, None)),
+            Ground::Signals { bell, barrier, .. } => Some((bell, Some(*barrier))),
         };
+        let gated = caught.map(|(bell, barrier)| {
+            let gate = Catch { barrier, hold_pages_max: hold_pages as u32 };
+            catch(held, &attached, (bell, gate), source)
+        });
+        let gated = gated.transpose()?;
         Ok((parts, gated, number))
     });
     match prepared {
@@ -190,27 +206,27 @@ pub(crate) fn take(
 /// A gate that is shut, with bell and letters.
 struct Gated {
     gate: Gate,
-    letters: [OwnedFd; 2],
+    letters: [Descriptor; 2],
 }
 
 /// Shuts the gate, if it was not inherited so, and has the agent share bell and letters with it.
 fn catch(
     held: &mut Held<'_, Kernel>,
     attached: &Attached,
-    (bell, touches): (&OwnedFd, u32),
+    (bell, gate): (&OwnedFd, Catch),
     source: Source<'_>,
 ) -> Result<Gated, AttachingError> {
     let bell = kernel("copy the bell", rustix::io::fcntl_dupfd_cloexec(bell, 3))?;
     let letters = kernel("make a memory file", shared_file(LETTERS, LETTERS_BYTES))?;
     let gate = match source {
-        Source::New(_) => shut(held, touches)?,
+        Source::New(_) => shut(held, gate)?,
         Source::Forked(_) | Source::Born(_) => inherited(held)?,
     };
     let mut request = Request::of(kind::GATE);
     request.runs[0].address = gate.base;
     let files = [bell.as_fd(), letters.as_fd()];
     match attached.agent.channel.ask(&Kernel::new(), &request, &files, AGENT_WAIT) {
-        Ok(_) => Ok(Gated { gate, letters: [bell, letters] }),
+        Ok(_) => Ok(Gated { gate, letters: [bell, letters].map(Descriptor::from) }),
         Err(error) => {
             let _ = open(held, gate);
             Err(error.into())
@@ -222,28 +238,30 @@ fn catch(
 /// staging.
 fn prepare(
     attached: &Attached,
-    eye: &Eye,
+    ground: &Ground,
     source: Source<'_>,
-) -> Result<(EyeParts, u64), AttachingError> {
+) -> Result<(SourceParts, u64), AttachingError> {
     let copy = |what, fd: BorrowedFd<'_>| kernel(what, rustix::io::fcntl_dupfd_cloexec(fd, 3));
     let Some(userfaultfd) = &attached.userfaultfd else {
         let process = copy("copy a pidfd", attached.process.as_fd())?;
         let (Source::New(number) | Source::Born(number)) = source else {
             return Err(AttachError::NoFork { pid: attached.pid }.into());
         };
-        let has_guards = matches!(eye, Eye::Touches { has_guards: true, .. });
-        return Ok((EyeParts::Touches { process, has_guards }, number));
+        let Ground::Signals { barrier, .. } = ground else {
+            return Err(AttachError::NoFork { pid: attached.pid }.into());
+        };
+        return Ok((SourceParts::Signals { process, barrier: *barrier }, number));
     };
     let fd = copy("copy the userfaultfd", userfaultfd.as_fd())?;
     let anchor = Vpn::of(attached.agent.staging);
     let (userfault, number) = match source {
         Source::New(number) => {
-            let (agreed, needs_forks) = match eye {
-                Eye::Faults(_, forks) => {
+            let (agreed, needs_forks) = match ground {
+                Ground::Faults(_, forks) => {
                     let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
                     (GuestUserfault::agree(fd, anchor, ask), true)
                 }
-                Eye::Calls(_) | Eye::Touches { .. } => {
+                Ground::Calls(_) | Ground::Signals { .. } => {
                     (GuestUserfault::agree_alone(fd, anchor), false)
                 }
             };
@@ -260,12 +278,12 @@ fn prepare(
     };
     let request = Request::of(kind::REGISTER);
     attached.agent.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
-    Ok((EyeParts::Userfault(userfault), number))
+    Ok((SourceParts::Userfault(userfault), number))
 }
 
 fn with_userfaultfd(children: &Children) -> impl Iterator<Item = (u64, &GuestUserfault)> {
     children.iter().filter_map(|(number, child)| match child {
-        Child::Userfault(userfault) => Some((*number, userfault)),
+        Child::Userfault(userfault, _) => Some((*number, userfault)),
         Child::Process(_) => None,
     })
 }
@@ -277,6 +295,10 @@ pub(crate) fn check(abilities: Abilities, needs_forks: bool) -> Result<(), Attac
         Abilities { moves: false, .. } => {
             Err(AttachingError::Lacks("moves that can be relied on", "Linux 6.12"))
         }
+        Abilities { marks: false, .. } => Err(AttachingError::Lacks(
+            "marks of pages that are out",
+            "a kernel with CONFIG_PTE_MARKER_UFFD_WP",
+        )),
         Abilities { forks: false, .. } if needs_forks => Err(AttachingError::Lacks(
             "messages of forks",
             "CAP_SYS_PTRACE, or overspill-forks with it,",
@@ -287,7 +309,7 @@ pub(crate) fn check(abilities: Abilities, needs_forks: bool) -> Result<(), Attac
 
 fn hand_over(
     attached: Attached,
-    eye: EyeParts,
+    source: SourceParts,
     gated: Option<Gated>,
     memory: OwnedFd,
     number: u64,
@@ -298,12 +320,15 @@ fn hand_over(
     let process = copy("copy a pidfd", attached.process.as_fd())?;
     let channel = copy("copy a channel", agent.channel.as_fd())?;
     let (gate, letters) = gated.map(|Gated { gate, letters }| (gate, letters)).unzip();
+    let file =
+        |[_, letters]: &[Descriptor; 2]| kernel("look at a memory file", FileId::of(letters));
+    let letters_file = letters.as_ref().map(file).transpose()?;
     let range = |start: u64, bytes: usize| Vpn::range(&(start..start + bytes as u64));
     let parts = GuestParts {
         name: format!("process {}", attached.pid),
         process: attached.process,
         agent: copy("copy a pidfd", agent.process.as_fd())?,
-        eye,
+        source,
         pagemap: kernel("open its page table", files.pagemap)?,
         maps: kernel("open its list of mappings", files.maps)?,
         smaps: kernel("open its list of mappings", files.smaps)?,
@@ -318,8 +343,18 @@ fn hand_over(
         letters,
         needed: attached.threads.iter().flat_map(needed).chain(words(attached.pid)).collect(),
     };
-    let (is_told, leaving, traced) = (Cell::new(false), Leaving::NOT_BEGUN, Traced::No);
-    Ok((Guest { number, process, agent, gate, is_told, leaving, traced }, parts))
+    let guest = Guest {
+        number,
+        process,
+        agent,
+        gate,
+        letters: letters_file,
+        is_told: Cell::new(false),
+        leaving: Leaving::NOT_BEGUN,
+        stuck: None,
+        traced: Traced::No,
+    };
+    Ok((guest, parts))
 }
 
 /// The pages of a program's words: the kernel reads them for `ps` and for core dumps, and waits for
@@ -339,4 +374,19 @@ fn needed(thread: &ThreadWords) -> impl Iterator<Item = Vpn> {
 
 fn kernel<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, AttachingError> {
     result.map_err(|errno| AttachingError::Kernel(what, errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_userfaultfd_lacks_is_said_with_what_is_needed() {
+        let all = Abilities { marks: true, poison: false, moves: true, forks: false };
+        assert!(check(all, false).is_ok());
+        let lacks = |abilities, needs_forks| check(abilities, needs_forks).unwrap_err().to_string();
+        assert!(lacks(Abilities { moves: false, ..all }, false).contains("Linux 6.12"));
+        assert!(lacks(Abilities { marks: false, ..all }, false).contains("PTE_MARKER_UFFD_WP"));
+        assert!(lacks(all, true).contains("overspill-forks"));
+    }
 }

@@ -6,7 +6,9 @@
 //! Invariants: a file is written to only if it is the core of that process, only where a page was
 //! out, and not beyond its end: the kernel has cut it off there. The thread that traces neither
 //! reads files of others nor waits for pages; a thread that makes no progress is given up, and with
-//! it the guest.
+//! it the guest. That thread reads by the agent's number, which may be another process's by the
+//! time it is given up: so cores are filled in only for a guest whose user can read all that we can
+//! ([`Place::is_as_ours`]).
 //! Not here: a program or a socket that the kernel gives dumps to (a core_pattern with `|` or `@`),
 //! which has them by then: a line says so.
 //! Rejected: bringing everything back before the dump, which takes a tracer for every signal.
@@ -15,7 +17,7 @@ mod file;
 mod fill;
 
 use crate::attaching::Guest;
-use crate::watch::identity_of;
+use crate::watch::{has_our_rights, identity_of};
 use file::Pattern;
 use fill::{Filled, fill};
 use overspill_base::sync::Ordering::Relaxed;
@@ -40,6 +42,8 @@ struct Place {
     /// The process's number as it sees it, and whom the file would belong to.
     own_number: i32,
     user: u32,
+    /// Whether the process has all rights that this one has over others.
+    is_as_ours: bool,
     /// When the process has become a guest.
     since: SystemTime,
 }
@@ -48,7 +52,8 @@ impl Place {
     fn of(pid: Pid, since: SystemTime) -> Option<Self> {
         let directory = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
         let (own_number, user) = identity_of(pid)?;
-        Some(Self { directory, own_number, user, since })
+        let is_as_ours = has_our_rights(pid);
+        Some(Self { directory, own_number, user, is_as_ours, since })
     }
 }
 
@@ -121,18 +126,22 @@ impl Cores {
         let Some(place) = self.places.remove(&pid).filter(|_| may_have_left_core(&guest)) else {
             return Some(guest);
         };
-        let pattern = match Pattern::read() {
-            Pattern::Given(to) => {
-                if has_left_core(&guest) {
-                    say(&format!(
-                        "process {pid} has dumped core to {to}, and what was out is zeros there: \
-                         with a file's name in /proc/sys/kernel/core_pattern it is filled in"
-                    ));
-                }
-                return Some(guest);
-            }
-            pattern => pattern,
+        let why_not = |pattern: &Pattern| match pattern {
+            Pattern::Given(to) => Some(format!(
+                "{to} has it, and it is filled in only with a file's name in \
+                 /proc/sys/kernel/core_pattern"
+            )),
+            _ if !place.is_as_ours => Some("it has another user or less rights than we".to_owned()),
+            Pattern::Files(..) => None,
         };
+        let pattern = Pattern::read();
+        if let Some(why) = why_not(&pattern) {
+            if has_left_core(&guest) {
+                let what = "has dumped core, and what was out is zeros there";
+                say(&format!("process {pid} {what}: {why}"));
+            }
+            return Some(guest);
+        }
         let (agent, pages) = (guest.agent.pid, Arc::new(AtomicU64::new(0)));
         let filled = pages.clone();
         let fills = move || {

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 /// Who asks for messages of forks.
 #[derive(Debug)]
-pub(crate) struct Forks {
+pub struct Forks {
     /// The program that has the right, if it is installed.
     program: PathBuf,
 }

@@ -7,29 +7,33 @@
 //! Not here: starting the program; reading `/proc` (`watch`), whom to stop (`looking`), the steps
 //! of an attach (`attaching`).
 
+mod joining;
 mod leaving;
 mod looking;
 mod resting;
 mod subject;
 mod traced;
 
-use crate::attaching::{self, AttachingError, Guest, Leaving, Source};
-use crate::births::{self, Children};
+use crate::attaching::{Guest, Leaving};
+use crate::births::{self, Child, Children, LetterFiles};
 use crate::cores::Cores;
+use crate::excess::Excess;
 use crate::family::kill;
 use crate::giving::{Giving, MemoryPressure};
 use crate::ground::Ground;
 use crate::holding::Holding;
 use crate::keeper::{KeeperError, KeeperProcess};
 use crate::refusals::{OutsideProcess, Refusals};
-use crate::same::{has_memory_of_its_own, have_same_memory};
+use crate::same::have_same_memory;
 use crate::sharing::Sharing;
-use crate::stopping::{Stopped, Stopping};
-use crate::watch::{self, Watched, is_gated, is_registered, start_of};
+use crate::stopping::Stopping;
+use crate::together::Together;
+use crate::watch::{Watched, is_registered, start_of};
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
 use overspill_guest::{Kernel, MOST_URGENT, Tracer};
-use overspill_keeper::{AreaState, Arrived, EyeParts, GuestMark, GuestParts, KeeperState, Wanted};
+use overspill_keeper::{AreaState, Arrived, Birth, GuestMark, KeeperState, SourceParts, Wanted};
+use rustix::fd::OwnedFd;
 use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior, setpriority_process};
 use rustix::thread::set_current_timer_slack;
 use std::collections::HashMap;
@@ -54,9 +58,6 @@ const ATTACHED_AT_A_TIME: usize = 2;
 /// How much memory there is for what is out; `None` if that cannot be found out.
 pub type MemoryFree = fn() -> Option<Bytes>;
 
-/// A process that stands still.
-type Held = overspill_guest::Held<'static, Kernel>;
-
 /// A run that goes on.
 pub struct Front {
     memory: Bytes,
@@ -74,6 +75,11 @@ pub struct Front {
     guests: HashMap<Pid, Guest>,
     /// Children that guests have forked, and that are not attached to.
     forked: Children,
+    /// Those of which it is known who they are, and not yet that they have their pages: by their
+    /// parent's number and that of the fork.
+    fetched: HashMap<(u64, u64), Pid>,
+    /// What guests' gates write in.
+    letters: LetterFiles,
     cores: Cores,
     /// Processes that there were a turn ago.
     seen: HashMap<Pid, Seen>,
@@ -84,8 +90,12 @@ pub struct Front {
     traced_looked: Instant,
     held_most_pages: u64,
     /// What is not paged.
-    loose_pages: u64,
+    apart_pages: u64,
     sharing: Sharing,
+    /// What all processes hold, before any is paged.
+    together: Together,
+    held_pages: u64,
+    excess: Excess,
     /// If others are to have memory when it is short.
     giving: Option<Giving>,
     /// Whether processes are attached to before the limit is in sight.
@@ -107,6 +117,8 @@ pub struct RunProcess {
     pub memory: Bytes,
     /// Whether it is paged by now.
     pub is_paged: bool,
+    /// For how long it was held for that so far.
+    pub held: Duration,
 }
 
 /// What is known of a run at its end.
@@ -118,6 +130,8 @@ pub struct RunEnd {
     pub keeper: KeeperState,
     /// The most memory that its processes had together, as far as the limit counts it.
     pub held_most: Bytes,
+    /// The most that they held above the limit for longer than a moment.
+    pub excess_most: Bytes,
     /// Its processes that were outside the limit.
     pub outside: Vec<OutsideProcess>,
     /// True if it was ended because the keeper had.
@@ -156,14 +170,19 @@ impl Front {
             subject_start,
             guests: HashMap::new(),
             forked: Children::new(),
+            fetched: HashMap::new(),
+            letters: LetterFiles::default(),
             cores: Cores::default(),
             seen: HashMap::new(),
             number: 0,
             refusals: Refusals::default(),
             traced_looked: Instant::now(),
             held_most_pages: 0,
-            loose_pages: 0,
+            apart_pages: 0,
             sharing: Sharing::default(),
+            together: Together::default(),
+            held_pages: 0,
+            excess: Excess::default(),
             giving: None,
             is_early: false,
             is_leaving: false,
@@ -242,13 +261,21 @@ impl Front {
             pid: *pid,
             memory: Bytes::of_pages(seen.last.pages),
             is_paged: self.guests.contains_key(pid),
+            held: self
+                .guests
+                .get(pid)
+                .map_or(Duration::ZERO, |guest| self.holding.time(guest.number)),
         })
     }
 
-    /// What they have together of what the limit counts.
+    /// What they have together of what the limit counts: pages that relatives share once.
     pub fn memory_used(&self) -> Bytes {
-        let pages: u64 = self.seen.values().map(|seen| seen.last.pages).sum();
-        Bytes::of_pages(pages.saturating_sub(self.sharing.twice_pages()))
+        Bytes::of_pages(self.held_pages)
+    }
+
+    /// What they hold above the limit, for longer than a moment.
+    pub fn excess(&self) -> Bytes {
+        self.excess.now()
     }
 
     /// Does what is to be done now; returns how long to wait before the next turn, if no signal
@@ -271,6 +298,7 @@ impl Front {
             true => {
                 let interval = self.let_guests_go();
                 self.rested();
+                self.note_held(&family);
                 interval
             }
             false => {
@@ -303,7 +331,8 @@ impl Front {
         };
         let held_most = Bytes::of_pages(self.held_most_pages);
         let outside = self.refusals.outside();
-        RunEnd { areas, keeper, held_most, outside, has_failed: self.has_failed }
+        let (excess_most, has_failed) = (self.excess.most(), self.has_failed);
+        RunEnd { areas, keeper, held_most, excess_most, outside, has_failed }
     }
 
     /// Without a keeper the run ends.
@@ -330,20 +359,41 @@ impl Front {
                     self.holding.ask(number);
                 }
                 Wanted::Release(number) => self.holding.release(number),
-                Wanted::Attach(child, eye) => self.note_fork(child, eye),
+                Wanted::Attach { child, source, birth } => self.note_fork(child, source, birth),
                 Wanted::Forget(child) => drop(self.forked.remove(&child)),
                 Wanted::LetGo(number) => self.departing.push(number),
                 Wanted::Fetch(birth) => {
-                    let fetched = births::fetch(&birth, || self.family().into_keys().collect());
+                    let fetched = self.fetch(&birth).map(|(fetched, pid)| {
+                        self.fetched.insert((birth.parent, birth.fork), pid);
+                        fetched
+                    });
                     self.keeper.fetched(birth, fetched);
                 }
             }
         }
     }
 
-    fn note_fork(&mut self, child: u64, eye: EyeParts) {
-        self.forked.insert(child, eye.into());
+    fn note_fork(&mut self, child: u64, source: SourceParts, birth: Option<(u64, u64)>) {
+        let fetched = birth.and_then(|birth| self.fetched.remove(&birth));
+        self.forked.insert(child, Child::new(source, fetched));
         self.refusals.note_message();
+    }
+
+    /// What tells of a child that a guest has made, and which process that is.
+    fn fetch(&self, birth: &Birth) -> Option<(OwnedFd, Pid)> {
+        let forked = || self.forked.get(&birth.parent).and_then(Child::process);
+        let parent = self.pid_of(birth.parent).or_else(forked)?;
+        let mut family = self.family();
+        family.retain(|pid, _| !self.is_known(*pid));
+        births::fetch(birth, parent, &family)
+    }
+
+    /// True if it is known which guest or child of one a process is.
+    fn is_known(&self, pid: Pid) -> bool {
+        let mut children = self.forked.values().filter_map(Child::process);
+        self.guests.contains_key(&pid)
+            || children.any(|child| child == pid)
+            || self.fetched.values().any(|child| *child == pid)
     }
 
     fn poll_held(&mut self) {
@@ -354,66 +404,15 @@ impl Front {
     }
 
     fn hold(&mut self, number: u64) {
+        if let Some(pid) = self.pid_of(number) {
+            self.holding.hold(number, pid, self.guests[&pid].gate);
+        }
+    }
+
+    /// Which process the guest of a number is.
+    fn pid_of(&self, number: u64) -> Option<Pid> {
         let guest = self.guests.iter().find(|(_, guest)| guest.number == number);
-        if let Some((&pid, guest)) = guest {
-            self.holding.hold(number, pid, guest.gate);
-        }
-    }
-
-    /// Attaches to some of those that have stopped.
-    fn attach_stopped(&mut self) {
-        for (pid, stopped) in self.stopping.take(ATTACHED_AT_A_TIME) {
-            self.attach(pid, stopped);
-        }
-    }
-
-    /// A child that has its parent's memory (vfork) is about to execute something else.
-    fn may_attach(&self, pid: Pid, process: &Watched) -> bool {
-        !self.guests.contains_key(&pid)
-            && !self.stopping.has(pid)
-            && self.refusals.may_try(pid)
-            && process.parent.is_none_or(|parent| has_memory_of_its_own(pid, parent))
-    }
-
-    fn attach(&mut self, pid: Pid, stopped: Stopped) {
-        let (is_registered, born) = (is_registered(pid), births::number_of(&self.forked, pid));
-        if !is_registered && born.is_none() && is_gated(pid) {
-            // A child whose birth is under way, which it has to be let go for.
-            return;
-        }
-        if let Some(number) = born.filter(|_| stopped.is_ok() && !is_gated(pid)) {
-            // It executes another program by now, and is one like others.
-            self.forked.remove(&number);
-            return self.keeper.ended(number);
-        }
-        let source = match (born, is_registered) {
-            (Some(number), _) => Source::Born(number),
-            (None, true) => Source::Forked(&self.forked),
-            (None, false) => Source::New(self.number + 1),
-        };
-        let taken = stopped.map_err(AttachingError::from).and_then(|mut held| {
-            let (guest, parts) = attaching::take(&mut held, &self.ground.eye, source)?;
-            Ok((held, guest, parts))
-        });
-        match taken {
-            Ok((held, guest, parts)) => self.add(held, guest, parts),
-            Err(error) => self.refuse(pid, &error),
-        }
-    }
-
-    /// Notes that a process could not be attached to; says so when it is not tried again.
-    fn refuse(&mut self, pid: Pid, error: &AttachingError) {
-        if self.refusals.refuse(pid, error) {
-            self.is_outside(pid, &error.to_string());
-        }
-    }
-
-    /// A process stays outside the limit, which is said.
-    fn is_outside(&mut self, pid: Pid, why: &str) {
-        let name = watch::name_of(pid);
-        self.keeper.say(&format!("{name} is outside the limit: {why}"));
-        let memory = Bytes::of_pages(self.seen.get(&pid).map_or(0, |seen| seen.last.pages));
-        self.refusals.is_outside(OutsideProcess { pid, name, memory_max: memory });
+        guest.map(|(pid, _)| *pid)
     }
 
     /// True if it is a child that a guest has forked.
@@ -423,24 +422,6 @@ impl Front {
 
     fn is_guest(&self, pid: Option<Pid>) -> bool {
         pid.is_some_and(|pid| self.guests.contains_key(&pid))
-    }
-
-    /// The keeper lets it go when all that it has is in the lists.
-    fn add(&mut self, held: Held, guest: Guest, parts: GuestParts) {
-        let (pid, number) = (held.pid(), guest.number);
-        if self.forked.remove(&number).is_none() {
-            self.number = number;
-        }
-        let gate = guest.gate;
-        self.guests.insert(pid, guest);
-        self.cores.note(pid);
-        self.holding.keep(number, held, gate);
-        self.leave_room();
-        if let Err(error) = self.keeper.add(number, parts) {
-            // If it has ended, that is why.
-            self.look_at_keeper();
-            self.fail(&format!("process {pid} cannot be paged, so the run is ended: {error}"));
-        }
     }
 
     /// Ends the run, and says why: the first reason.
@@ -453,6 +434,7 @@ impl Front {
     /// Lets go the guests that have ended, or execute another program. Those that left cores stay
     /// until these are complete.
     fn end_guests(&mut self, family: &HashMap<Pid, Watched>) {
+        self.fetched.retain(|_, pid| family.contains_key(pid));
         let ended: Vec<Pid> = self.guests.keys().copied().collect();
         self.cores.look(&ended);
         for pid in ended {
@@ -482,6 +464,7 @@ impl Front {
     fn forget(&mut self, pid: Pid, guest: &Guest, family: &HashMap<Pid, Watched>) {
         let shares = |other: &Pid| have_same_memory(*other, guest.agent.pid) == Some(true);
         family.keys().copied().filter(|&other| other != pid).filter(shares).for_each(kill);
+        self.fetched.retain(|(parent, _), _| *parent != guest.number);
         self.keeper.ended(guest.number);
         guest.end_agent();
     }

@@ -6,10 +6,13 @@
 use crate::attaching::{AttachingError, check};
 use crate::forks::Forks;
 use crate::same::have_same_memory;
-use overspill_agent::PAGE_BYTES;
+use overspill_agent::{Barrier, PAGE_BYTES};
+use overspill_guest::Way;
 use overspill_guest::userfault::GuestUserfault;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, open};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
+};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
@@ -77,38 +80,53 @@ pub enum GroundError {
     },
 }
 
-/// How a touch of what is out is noticed.
+/// A machine on which programs can be paged from outside: a [`Way`], and what it takes.
 #[derive(Debug)]
-pub(crate) enum Eye {
-    /// By the kernel, whoever touches it: with userfaultfds of this device.
+pub enum Ground {
+    /// Userfaultfds of this device.
     Faults(OwnedFd, Forks),
-    /// By the kernel where the program's own code touches it. What its calls touch is brought in
-    /// before they are made: each process has a gate, and all have this bell.
+    /// The bell of all gates.
     Calls(OwnedFd),
-    /// By the program's own code, as a signal, of which its gate tells.
-    Touches {
+    /// Signals.
+    Signals {
         /// Of all gates.
         bell: OwnedFd,
         /// Where agents connect, if nobody may take a descriptor of another process.
         listener: Option<OwnedFd>,
-        /// Whether what is out has guards; else nobody may touch it.
-        has_guards: bool,
+        /// What raises them.
+        barrier: Barrier,
     },
 }
 
-/// A machine on which programs can be paged from outside.
-#[derive(Debug)]
-pub struct Ground {
-    pub(crate) eye: Eye,
-}
-
 impl Ground {
-    /// Tries all that is needed. `forks` is where `overspill-forks` is, or would be.
+    /// Tries all that is needed for a way. `forks` is where `overspill-forks` is, or would be. On a
+    /// kernel without guards nobody may touch what is out.
     ///
     /// # Errors
     /// [`GroundError`]: what is lacking first.
-    pub fn find(forks: PathBuf) -> Result<Self, GroundError> {
-        let forks = Forks::new(forks);
+    pub fn find(way: Way, forks: PathBuf) -> Result<Self, GroundError> {
+        match way {
+            Way::Faults => Self::find_faults(Forks::new(forks)),
+            Way::Calls => Self::find_calls(),
+            Way::Signals(barrier) => Self::find_signals(barrier),
+        }
+    }
+
+    /// Tries the best way, and without what that takes the next one.
+    ///
+    /// # Errors
+    /// [`GroundError::NoWay`].
+    pub fn find_any(forks: PathBuf) -> Result<Self, GroundError> {
+        Self::find_faults(Forks::new(forks)).or_else(|faults| {
+            let others = Self::find_calls().or_else(|_| Self::find_signals(Barrier::Guard));
+            others.map_err(|touches| GroundError::NoWay {
+                faults: faults.into(),
+                touches: touches.into(),
+            })
+        })
+    }
+
+    fn find_faults(forks: Forks) -> Result<Self, GroundError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let device = open("/dev/userfaultfd", flags, Mode::empty()).map_err(GroundError::Device)?;
         let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
@@ -119,55 +137,20 @@ impl Ground {
             return Err(GroundError::Compare);
         }
         may_trace()?;
-        Ok(Self { eye: Eye::Faults(device, forks) })
+        Ok(Self::Faults(device, forks))
     }
 
-    /// Tries that, and without it what is needed where only a program's own touches are seen, and
-    /// without that what is needed where not even those are.
-    ///
-    /// # Errors
-    /// [`GroundError::NoWay`].
-    pub fn find_any(forks: PathBuf) -> Result<Self, GroundError> {
-        Self::find(forks).or_else(|faults| {
-            let others = Self::find_calls().or_else(|_| Self::find_touches());
-            others.map_err(|touches| GroundError::NoWay {
-                faults: faults.into(),
-                touches: touches.into(),
-            })
-        })
-    }
-
-    /// Tries what is needed without any userfaultfd, with guards (Linux 6.13) if there are any.
-    ///
-    /// # Errors
-    /// [`GroundError`]: what is lacking first.
-    pub fn find_touches() -> Result<Self, GroundError> {
-        Self::find_touches_by(may_guard()?)
-    }
-
-    /// The same without guards, as on a kernel that has none.
-    ///
-    /// # Errors
-    /// [`GroundError`]: what is lacking first.
-    pub fn find_shut() -> Result<Self, GroundError> {
-        may_guard()?;
-        Self::find_touches_by(false)
-    }
-
-    fn find_touches_by(has_guards: bool) -> Result<Self, GroundError> {
-        let bell = gated()?;
-        let listener = if may_take_descriptors() { None } else { Some(listener()?) };
-        Ok(Self { eye: Eye::Touches { bell, listener, has_guards } })
-    }
-
-    /// Tries what is needed without the right to see the kernel's touches.
-    ///
-    /// # Errors
-    /// [`GroundError`]: what is lacking first.
-    pub fn find_calls() -> Result<Self, GroundError> {
+    fn find_calls() -> Result<Self, GroundError> {
         let abilities = GuestUserfault::abilities_of_own().map_err(GroundError::Call)?;
         check(abilities, false).map_err(GroundError::Attaching)?;
-        Ok(Self { eye: Eye::Calls(gated()?) })
+        Ok(Self::Calls(gated()?))
+    }
+
+    fn find_signals(wanted: Barrier) -> Result<Self, GroundError> {
+        let barrier = if may_guard()? { wanted } else { Barrier::NoAccess };
+        let bell = gated()?;
+        let listener = if may_take_descriptors() { None } else { Some(listener()?) };
+        Ok(Self::Signals { bell, listener, barrier })
     }
 }
 
@@ -214,10 +197,11 @@ fn listener() -> Result<OwnedFd, GroundError> {
     listener.map_err(GroundError::Listener)
 }
 
-/// Memory that processes can share.
+/// Memory that processes can share, whose size nobody can change: who has it mapped would end.
 pub(crate) fn shared_file(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
-    let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, bytes as u64)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
@@ -269,11 +253,19 @@ fn may_trace_others() -> bool {
 mod tests {
     use super::*;
 
+    #[test]
+    fn who_has_a_shared_file_cannot_change_its_size() {
+        let file = shared_file("test", PAGE_BYTES).unwrap();
+        assert_eq!(ftruncate(&file, 0), Err(Errno::PERM));
+        assert_eq!(ftruncate(&file, 2 * PAGE_BYTES as u64), Err(Errno::PERM));
+        assert_eq!(fcntl_add_seals(&file, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
     /// The other way round too: a machine with less is refused in words.
     #[test]
     fn what_root_may_here_is_enough_or_said_to_be_not() {
-        match Ground::find("/nowhere/overspill-forks".into()) {
-            Ok(ground) => assert!(matches!(ground.eye, Eye::Faults(..))),
+        match Ground::find(Way::Faults, "/nowhere/overspill-forks".into()) {
+            Ok(ground) => assert!(matches!(ground, Ground::Faults(..))),
             Err(lack) => println!("skipped: {lack}"),
         }
     }

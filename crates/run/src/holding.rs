@@ -21,6 +21,8 @@ const STILL_WAIT: Duration = Duration::from_millis(50);
 pub(crate) struct Holding {
     tracer: &'static Tracer<Kernel>,
     held: HashMap<u64, Entry>,
+    /// For how long they were held before.
+    before: HashMap<u64, Duration>,
     /// Of which it was asked whether they stand still, and when.
     asked: HashMap<u64, Instant>,
 }
@@ -28,7 +30,9 @@ pub(crate) struct Holding {
 struct Entry {
     held: Held<'static, Kernel>,
     gate: Option<Gate>,
+    /// Since when it is here, and since when it was told to stop.
     since: Instant,
+    told: Instant,
     /// Whether it is to go on as soon as it may.
     is_due: bool,
     is_still: bool,
@@ -48,7 +52,7 @@ impl Entry {
 
 impl Holding {
     pub(crate) fn new(tracer: &'static Tracer<Kernel>) -> Self {
-        Self { tracer, held: HashMap::new(), asked: HashMap::new() }
+        Self { tracer, held: HashMap::new(), before: HashMap::new(), asked: HashMap::new() }
     }
 
     /// Tells all threads of a guest to stop.
@@ -56,7 +60,7 @@ impl Holding {
         if let Some(entry) = self.held.get_mut(&number) {
             entry.is_due = false;
         } else if let Ok(held) = self.tracer.hold(pid) {
-            self.keep(number, held, gate);
+            self.keep(number, held, gate, Instant::now());
         }
         // One that has ended does nothing more.
     }
@@ -88,10 +92,16 @@ impl Holding {
         answers
     }
 
-    /// Keeps a new guest standing still, until it is released.
-    pub(crate) fn keep(&mut self, number: u64, held: Held<'static, Kernel>, gate: Option<Gate>) {
+    /// Keeps a new guest standing still until it is released; it was told to stop some time ago.
+    pub(crate) fn keep(
+        &mut self,
+        number: u64,
+        held: Held<'static, Kernel>,
+        gate: Option<Gate>,
+        told: Instant,
+    ) {
         let (since, is_due, is_still) = (Instant::now(), false, false);
-        self.held.insert(number, Entry { held, gate, since, is_due, is_still });
+        self.held.insert(number, Entry { held, gate, since, told, is_due, is_still });
     }
 
     /// True if all threads of a guest that is held stand still.
@@ -115,7 +125,16 @@ impl Holding {
     /// to.
     pub(crate) fn let_go(&mut self, stopping: Option<Instant>) {
         let must_wait = |since| stopping.is_some_and(|first| first <= since);
-        self.held.retain(|_, entry| !entry.is_due || must_wait(entry.since));
+        let Self { held, before, .. } = self;
+        for (number, entry) in held.extract_if(|_, it| it.is_due && !must_wait(it.since)) {
+            *before.entry(number).or_default() += entry.told.elapsed();
+        }
+    }
+
+    /// For how long a guest has been held so far.
+    pub(crate) fn time(&self, number: u64) -> Duration {
+        let now = self.held.get(&number).map(|entry| entry.told.elapsed());
+        self.before.get(&number).copied().unwrap_or_default() + now.unwrap_or_default()
     }
 
     /// Lets all go that were killed, so that their ends can be seen.
@@ -126,6 +145,7 @@ impl Holding {
     /// Forgets a guest that has ended.
     pub(crate) fn forget(&mut self, number: u64) {
         self.held.remove(&number);
+        self.before.remove(&number);
     }
 
     /// Takes note of threads that have stopped, or are new.

@@ -15,9 +15,9 @@ use overspill_device::{DeviceError, SwapSpec};
 use overspill_guest::{Vpn, pidfd};
 use overspill_keeper::process::{self, new_stats};
 use overspill_keeper::{
-    AreaState, ArrivalReader, Birth, GuestParts, KeeperState, Link, LinkError, OpenPlace, Report,
-    Request, Wanted,
+    AreaState, ArrivalReader, Birth, GuestParts, KeeperState, OpenPlace, Report, Request, Wanted,
 };
+use overspill_wire::{Descriptor, Link, LinkError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, set_child_subreaper};
@@ -34,9 +34,15 @@ const ANSWER_WAIT: Duration = Duration::from_secs(30);
 /// Why there is no keeper.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
-    /// It refuses.
+    /// It refuses this.
     #[error("{0}")]
     Refused(String),
+    /// Of a guest that is to be let go.
+    #[error("no page of it has come back for {0:?}: the limit is full, or its swap is slow")]
+    NoRoom(Duration),
+    /// It can page nobody.
+    #[error("{0}")]
+    Unable(String),
     /// A place cannot be opened.
     #[error(transparent)]
     Place(#[from] DeviceError),
@@ -157,10 +163,11 @@ impl KeeperProcess {
         }
         for spec in swaps {
             let place = self.open(spec, &self.options)?;
-            self.link.ask(&Request::Swap(place), ANSWER_WAIT)?;
+            self.ask(&Request::Swap(place))?;
         }
+        let arrivals = arrivals.map(Descriptor::from);
         let begin = Request::Begin { memory, memory_max, stats, arrivals };
-        self.link.ask(&begin, ANSWER_WAIT)?;
+        self.ask(&begin)?;
         let (areas, report) = self.answer(BEGIN_WAIT)?;
         done(&report).map(|()| areas)
     }
@@ -179,9 +186,9 @@ impl KeeperProcess {
     pub(crate) fn add(&mut self, number: u64, mut guest: GuestParts) -> Result<(), KeeperError> {
         let needed: Vec<Vpn> = std::mem::take(&mut guest.needed);
         for pages in needed.chunks(Request::NEEDED_MAX) {
-            self.link.ask(&Request::Needed(pages.to_vec()), ANSWER_WAIT)?;
+            self.ask(&Request::Needed(pages.to_vec()))?;
         }
-        self.link.ask(&Request::Add { number, guest: Box::new(guest) }, ANSWER_WAIT)?;
+        self.ask(&Request::Add { number, guest: Box::new(guest) })?;
         done(&self.answer(ANSWER_WAIT)?.1)?;
         self.find_holder();
         Ok(())
@@ -191,18 +198,18 @@ impl KeeperProcess {
     /// ends a process whose agent is gone.
     pub(crate) fn ended(&self, number: u64) {
         // If it has ended itself, that is noticed soon.
-        if self.link.ask(&Request::Ended { number }, ANSWER_WAIT).is_ok() {
+        if self.ask(&Request::Ended { number }).is_ok() {
             let _ = self.answer(ANSWER_WAIT);
         }
     }
 
     /// Has some of a guest brought back, which goes on, from an address on; returns where there may
-    /// be more.
+    /// be more, the same address if none can come now.
     ///
     /// # Errors
     /// [`KeeperError`].
     pub(crate) fn bring(&self, number: u64, from: Vpn) -> Result<Option<Vpn>, KeeperError> {
-        self.link.ask(&Request::Bring { number, from }, ANSWER_WAIT)?;
+        self.ask(&Request::Bring { number, from })?;
         match self.answer(None)?.1 {
             Report::Brought(rest) => Ok(rest),
             other => done(&other).and(Err(KeeperError::Answer)),
@@ -212,31 +219,35 @@ impl KeeperProcess {
     /// Has a guest paged on of which some was brought back.
     pub(crate) fn stay(&self, number: u64) {
         // If it has ended, that is noticed soon.
-        let _ = self.link.ask(&Request::Stay { number }, ANSWER_WAIT);
+        let _ = self.ask(&Request::Stay { number });
     }
 
     /// Has all of a guest brought back, whose threads stand still, and the guest forgotten. Waits
-    /// for that.
+    /// for that. False if other things are to be done first: the guest is paged as before.
     ///
     /// # Errors
     /// [`KeeperError`]; the guest is paged as before.
-    pub(crate) fn let_go(&self, number: u64) -> Result<(), KeeperError> {
-        self.link.ask(&Request::LetGo { number }, ANSWER_WAIT)?;
-        done(&self.answer(None)?.1)
+    pub(crate) fn let_go(&self, number: u64) -> Result<bool, KeeperError> {
+        self.ask(&Request::LetGo { number })?;
+        match self.answer(None)?.1 {
+            Report::NotNow => Ok(false),
+            other => done(&other).map(|()| true),
+        }
     }
 
     /// Gives it the userfaultfd of a child, if that could be had.
     pub(crate) fn fetched(&self, birth: Birth, userfaultfd: Option<OwnedFd>) {
         let Birth { parent: number, fork, .. } = birth;
         // If it has ended, that is noticed soon.
-        let _ = self.link.ask(&Request::Fetched { number, fork, userfaultfd }, ANSWER_WAIT);
+        let userfaultfd = userfaultfd.map(Descriptor::from);
+        let _ = self.ask(&Request::Fetched { number, fork, userfaultfd });
     }
 
     /// Has it get ready for the first guest, once.
     pub(crate) fn prepare(&mut self) {
         if !std::mem::replace(&mut self.is_prepared, true) {
             // What it lacks it says when there is a guest.
-            let _ = self.link.ask(&Request::Prepare, ANSWER_WAIT);
+            let _ = self.ask(&Request::Prepare);
         }
     }
 
@@ -248,7 +259,7 @@ impl KeeperProcess {
     /// Gives it another limit.
     pub(crate) fn set_memory(&self, memory: Bytes) {
         // If it has ended, that is noticed soon.
-        let _ = self.link.ask(&Request::SetMemory(memory), ANSWER_WAIT);
+        let _ = self.ask(&Request::SetMemory(memory));
     }
 
     /// Adds a place to swap to; returns its area. What was forced at the start were other places.
@@ -263,7 +274,7 @@ impl KeeperProcess {
     }
 
     fn change(&self, request: &Request) -> Result<AreaState, KeeperError> {
-        self.link.ask(request, ANSWER_WAIT)?;
+        self.ask(request)?;
         let (mut areas, report) = self.answer(BEGIN_WAIT)?;
         done(&report)?;
         areas.pop().ok_or(KeeperError::Answer)
@@ -271,11 +282,16 @@ impl KeeperProcess {
 
     /// Asks how things are.
     pub(crate) fn state(&self) -> Result<(Vec<AreaState>, KeeperState), KeeperError> {
-        self.link.ask(&Request::Status, ANSWER_WAIT)?;
+        self.ask(&Request::Status)?;
         match self.answer(ANSWER_WAIT)? {
             (areas, Report::State(state)) => Ok((areas, state)),
             _ => Err(KeeperError::Answer),
         }
+    }
+
+    /// Asks for something. The answer, if there is one, is to be taken before the next request.
+    fn ask(&self, request: &Request) -> Result<(), LinkError> {
+        self.link.send(request, ANSWER_WAIT)
     }
 
     /// Takes all areas that are told of, and the answer after them; waits for it if no time is
@@ -287,7 +303,7 @@ impl KeeperProcess {
         let deadline = at_most.into().map(|at_most| Instant::now() + at_most);
         let mut areas = Vec::new();
         loop {
-            match self.link.report(self.process.as_fd(), deadline)? {
+            match self.link.receive(Some(self.process.as_fd()), deadline)? {
                 Report::Area(area) => areas.push(area),
                 Report::Line(line) => (self.say)(&line),
                 Report::Wanted(wanted) => self.wanted.borrow_mut().push(wanted),
@@ -298,9 +314,8 @@ impl KeeperProcess {
 
     /// Says the lines that have come; returns what is wanted by now, in its order.
     pub(crate) fn take_wanted(&self) -> Vec<Wanted> {
-        let now = Some(Instant::now());
         loop {
-            match self.link.report(self.process.as_fd(), now) {
+            match self.link.receive_now() {
                 Ok(Report::Wanted(wanted)) => self.wanted.borrow_mut().push(wanted),
                 Ok(Report::Line(line)) => (self.say)(&line),
                 // Nothing has come, or what nobody asked for: an end is seen elsewhere.
@@ -309,14 +324,19 @@ impl KeeperProcess {
         }
     }
 
+    /// True if something is wanted by now that was not taken.
+    pub(crate) fn wants_something(&self) -> bool {
+        !self.wanted.borrow().is_empty()
+    }
+
     /// Says that all threads of a guest are told to stop.
     pub(crate) fn frozen(&self, guest: u64) {
-        let _ = self.link.ask(&Request::Frozen { number: guest }, ANSWER_WAIT);
+        let _ = self.ask(&Request::Frozen { number: guest });
     }
 
     /// Says whether all threads of a guest stand still.
     pub(crate) fn stands(&self, guest: u64, still: bool) {
-        let _ = self.link.ask(&Request::Stands { number: guest, still }, ANSWER_WAIT);
+        let _ = self.ask(&Request::Stands { number: guest, still });
     }
 
     /// Says a line itself.
@@ -389,6 +409,7 @@ fn done(report: &Report) -> Result<(), KeeperError> {
     match report {
         Report::Done => Ok(()),
         Report::Refused(why) => Err(KeeperError::Refused(why.clone())),
+        Report::Unable(why) => Err(KeeperError::Unable(why.clone())),
         _ => Err(KeeperError::Answer),
     }
 }

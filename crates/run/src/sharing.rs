@@ -112,7 +112,7 @@ impl Sharing {
 }
 
 /// Minor faults of a process so far.
-fn minor_faults(pid: Pid) -> Option<u64> {
+pub(crate) fn minor_faults(pid: Pid) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may be anything.
     let (_, fields) = stat.rsplit_once(')')?;
@@ -120,7 +120,7 @@ fn minor_faults(pid: Pid) -> Option<u64> {
 }
 
 /// Anonymous pages of a process, and its part of those: each counts one over how many have it.
-fn anonymous(pid: Pid) -> Option<(u64, u64)> {
+pub(crate) fn anonymous(pid: Pid) -> Option<(u64, u64)> {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let pages = |name| {
         let line = rollup.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,24 +1,27 @@
 //! How long a run has waited for pages: its pressure, as in the kernel's PSI.
 //!
-//! Owns: a thread that looks every so often what the program's threads do, and
-//! counts the time since the look before as *some* if one of them waits for a page, and as *full*
-//! if none of the others runs.
+//! Owns: a thread that looks every so often what the kernel has counted of the program's threads,
+//! and adds up what they have lost to faults since the look before ([`crate::lost_time`]): as
+//! *some* the part of the time in which the run was active, and as *full* that of it in which
+//! none of its threads ran at the look.
 //! Invariants: a look takes a fiftieth of a CPU at most; a run without faults is looked at ever
-//! more rarely, and what such a long pause ends in counts as a short one.
-//! Known errors: a thread that has its page and no CPU yet counts as running. In a process of which
-//! some threads run and some sleep while faults are served, one is taken to sleep for its page.
-//! Not here: how many threads wait ([`FaultLatency::sum_ns`](crate::FaultLatency) says that
-//! exactly).
+//! more rarely. Threads that have ended between two looks are known by the faults that nobody was
+//! seen to have: each counts as the others do ([`Stalls::total`]).
+//! Known errors: of several threads the part that each loses is taken for that of the run.
 //! Rejected: the kernel's own pressure, which takes no notice of userfaultfd. `/proc/PID/wchan`,
-//! which names where a thread sleeps: since Linux 6.12 a thread that sleeps for less than its time
-//! slice is not said to (delayed dequeue). Stalls timed by who serves them: that needs a clock in
-//! every fault, and cannot see who else runs.
+//! which names where a thread sleeps: since Linux 6.12 a thread that sleeps for less than its
+//! time slice is not said to (delayed dequeue). Stalls timed by who serves them: what a fault
+//! costs before its message is read, and after its answer, is as much again. What threads are
+//! seen to do at a look, alone: who has its page and no CPU yet runs then, and a run that did
+//! nothing but fault seemed to wait for half of its time.
 
+use crate::lost_time::{Costs, Counted, Parts, Spent, Stretch};
 use overspill_base::stats::{Event, Stats};
 use overspill_base::sync::Arc;
 use overspill_base::sync::AtomicU64;
 use overspill_base::sync::Ordering::Relaxed;
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -43,11 +46,13 @@ pub struct StallTime {
 pub struct Stalls {
     some_ns: AtomicU64,
     full_ns: AtomicU64,
+    /// Faults of threads that were looked at, and what one cost.
+    seen_faults: AtomicU64,
+    fault_ns: AtomicU64,
 }
 
-/// A process of a run as far as its stalls go: its number, and where its faults are counted, alone
-/// or with those of others.
-pub type Stalling = (i32, Stats);
+/// A process of a run as far as its stalls go: its number, and for how long it was held so far.
+pub type Stalling = (i32, Duration);
 
 /// What this thread has used, however busy the machine is.
 fn cpu_time() -> Duration {
@@ -55,22 +60,21 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What a look saw.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Seen {
-    None,
-    Some,
-    Full,
+/// What a look has found.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+struct Found {
+    some_ns: f64,
+    full_ns: f64,
 }
 
 impl Stalls {
-    /// Starts the thread for the programs that `programs` returns; it ends with the process, and
-    /// blocks the signals that this thread does.
+    /// Starts the thread for the run of which `programs` returns the processes, and where their
+    /// faults are counted; it ends with the process, and blocks the signals that this thread does.
     ///
     /// # Errors
     /// The error of starting a thread.
     pub fn start(
-        programs: impl Fn() -> Vec<Stalling> + Send + 'static,
+        programs: impl Fn() -> (Vec<Stalling>, Stats) + Send + 'static,
     ) -> std::io::Result<Arc<Self>> {
         let stalls = Arc::new(Self::default());
         let noted = stalls.clone();
@@ -80,7 +84,7 @@ impl Stalls {
         Ok(stalls)
     }
 
-    /// The time until now.
+    /// The time until the last look.
     pub fn get(&self) -> StallTime {
         let time = |ns: &AtomicU64| Duration::from_nanos(ns.load(Relaxed));
         // In this order, so that full is never more.
@@ -88,88 +92,203 @@ impl Stalls {
         StallTime { some: time(&self.some_ns), full }
     }
 
-    fn watch(&self, programs: impl Fn() -> Vec<Stalling>) {
-        let (mut faults_before, mut pause, mut last) = (0, PAUSE_MIN, Instant::now());
+    /// The time of a run of so long that has ended, with what was not seen of it.
+    pub fn total(&self, stats: &Stats, wall: Duration) -> StallTime {
+        let StallTime { some, full } = self.get();
+        let unseen = stats.get(Event::pgfault).saturating_sub(self.seen_faults.load(Relaxed));
+        let fault_ns = match self.fault_ns.load(Relaxed) {
+            0 => Costs::new().of_one(answer_ns(stats, (0, 0))) as u64,
+            ns => ns,
+        };
+        let some = (some + Duration::from_nanos(unseen.saturating_mul(fault_ns))).min(wall);
+        StallTime { some, full: full.min(some) }
+    }
+
+    fn watch(&self, programs: impl Fn() -> (Vec<Stalling>, Stats)) {
+        let (mut looks, mut pause) = (Looks::new(), PAUSE_MIN);
         loop {
             let begun = cpu_time();
-            let programs = programs();
-            let faults = programs.iter().map(|(_, stats)| stats.get(Event::pgfault)).sum();
-            let has_stalls = programs.iter().any(|(_, stats)| stats.stalls() > 0);
-            let is_quiet = faults == faults_before && !has_stalls;
-            let seen = if is_quiet { Seen::None } else { look(&programs) };
-            let since = std::mem::replace(&mut last, Instant::now()).elapsed();
-            self.note(seen, if pause > PAUSE_MIN { PAUSE_MIN } else { since });
+            let (processes, stats) = programs();
+            let was_idle = pause > PAUSE_MIN;
+            let is_quiet = looks.is_quiet(&stats);
+            self.note(looks.look(&processes, &stats, was_idle));
+            self.seen_faults.store(looks.costs.faults(), Relaxed);
+            let fault_ns = looks.costs.of_one(looks.answer_ns) * self.part_alone(&looks.costs);
+            self.fault_ns.store(fault_ns as u64, Relaxed);
             pause = if is_quiet { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
-            faults_before = faults;
             std::thread::sleep(((cpu_time() - begun) * REST).max(pause));
         }
     }
 
-    fn note(&self, seen: Seen, time: Duration) {
-        let ns = time.as_nanos() as u64;
-        if seen != Seen::None {
-            self.some_ns.fetch_add(ns, Relaxed);
-        }
-        if seen == Seen::Full {
-            self.full_ns.fetch_add(ns, Relaxed);
-        }
+    /// What threads have lost counts once for all that lose at a time: this part of it, so far.
+    fn part_alone(&self, costs: &Costs) -> f64 {
+        let lost_ns = costs.lost_ns();
+        if lost_ns > 0.0 { (self.some_ns.load(Relaxed) as f64 / lost_ns).min(1.0) } else { 1.0 }
+    }
+
+    fn note(&self, found: Found) {
+        self.some_ns.fetch_add(found.some_ns as u64, Relaxed);
+        self.full_ns.fetch_add(found.full_ns as u64, Relaxed);
     }
 }
 
-/// Looks who waits and who runs, at this moment.
-fn look(programs: &[Stalling]) -> Seen {
-    let (mut waits, mut runs) = (false, false);
-    for (process, stats) in programs {
-        let moment = || (stats.stalls(), stats.get(Event::pgfault));
-        let before = moment();
-        let threads = Threads::of(*process);
-        let is_faulting = before.0 > 0 || before != moment();
-        waits |= threads.wait(before.0 > 0, is_faulting);
-        runs |= threads.running > 0;
+/// Looks at the threads of a run, one after the other.
+#[derive(Debug)]
+struct Looks {
+    at: Instant,
+    /// What the kernel had counted of each thread, and of which of its time.
+    counted: HashMap<i32, (Counted, Parts)>,
+    /// For how long each process had been held.
+    held: HashMap<i32, Duration>,
+    costs: Costs,
+    /// Faults of the run, and the time of their answers, then; and what an answer took since.
+    faults: (u64, u64),
+    answer_ns: f64,
+}
+
+/// From a message to its answer, as a rule, since so many faults and so much time of theirs.
+fn answer_ns(stats: &Stats, (faults, sum_ns): (u64, u64)) -> f64 {
+    let faults = stats.get(Event::pgfault).saturating_sub(faults).max(1);
+    stats.fault_latency_sum_ns().saturating_sub(sum_ns) as f64 / faults as f64
+}
+
+impl Looks {
+    fn new() -> Self {
+        let (at, counted, held) = (Instant::now(), HashMap::new(), HashMap::new());
+        Self { at, counted, held, costs: Costs::new(), faults: (0, 0), answer_ns: 0.0 }
     }
-    match (waits, runs) {
-        (false, _) => Seen::None,
-        (true, true) => Seen::Some,
-        (true, false) => Seen::Full,
+
+    /// True if no fault has come since the last look, and none is being served.
+    fn is_quiet(&self, stats: &Stats) -> bool {
+        stats.get(Event::pgfault) == self.faults.0 && stats.stalls() == 0
     }
+
+    fn look(&mut self, processes: &[Stalling], stats: &Stats, was_idle: bool) -> Found {
+        let time = std::mem::replace(&mut self.at, Instant::now()).elapsed();
+        let held: HashMap<i32, Duration> = processes.iter().copied().collect();
+        let before = std::mem::replace(&mut self.held, held);
+        let stopped = |process: i32| {
+            self.held[&process].saturating_sub(before.get(&process).copied().unwrap_or_default())
+        };
+        self.answer_ns = answer_ns(stats, self.faults);
+        let faults = stats.get(Event::pgfault);
+        let new_faults = faults - self.faults.0.min(faults);
+        self.faults = (faults, stats.fault_latency_sum_ns());
+        let threads: Vec<Thread> =
+            processes.iter().flat_map(|(process, _)| threads_of(*process)).collect();
+        let mut counted_before = std::mem::take(&mut self.counted);
+        let mut known = Vec::with_capacity(threads.len());
+        for thread in &threads {
+            let then = counted_before.remove(&thread.number);
+            let mut parts = then.map_or_else(Parts::default, |(_, parts)| parts);
+            if let Some((then, _)) = then {
+                let since = thread.counted.since(then);
+                parts.note(&since);
+                known.push((thread, since));
+            }
+            self.counted.insert(thread.number, (thread.counted, parts));
+        }
+        let known = with_faults(known, new_faults);
+        let stretch = |thread: &Thread| Stretch {
+            time,
+            answer_ns: self.answer_ns,
+            stopped: stopped(thread.process),
+            was_idle,
+        };
+        let (mut all, mut whole) = (Spent::default(), time);
+        // Who was attached to since was held for that, before it was looked at.
+        for process in self.held.keys().filter(|process| !before.contains_key(process)) {
+            let held = stopped(*process);
+            whole = whole.max(held);
+            all.active_ns += held.as_nanos() as f64;
+            all.lost_ns += held.as_nanos() as f64;
+        }
+        for (thread, counted) in &known {
+            let (_, parts) = self.counted[&thread.number];
+            let spent = self.costs.spent(*counted, parts, stretch(thread));
+            all.active_ns += spent.active_ns;
+            all.lost_ns += spent.lost_ns;
+        }
+        let is_running = threads.iter().any(|thread| thread.state == b'R');
+        found(all, whole, is_running)
+    }
+}
+
+/// The part of a stretch that a run has lost whose threads have spent it so.
+fn found(all: Spent, time: Duration, is_running: bool) -> Found {
+    let active_ns = all.active_ns.min(time.as_nanos() as f64);
+    let some_ns = if all.active_ns > 0.0 { active_ns * all.lost_ns / all.active_ns } else { 0.0 };
+    Found { some_ns, full_ns: if is_running { 0.0 } else { some_ns } }
+}
+
+/// Shares out the faults that were served: the kernel counts others, too, but for those a thread
+/// does not sleep. Where faults are signals it counts none, and they are shared out by how often
+/// threads were given a CPU.
+fn with_faults(mut threads: Vec<(&Thread, Counted)>, served: u64) -> Vec<(&Thread, Counted)> {
+    for (_, counted) in &mut threads {
+        counted.faults = counted.faults.min(counted.switches);
+    }
+    let sum = |of: fn(&Counted) -> u64| threads.iter().map(|(_, counted)| of(counted)).sum::<u64>();
+    let (faults, switches) = (sum(|counted| counted.faults), sum(|counted| counted.switches));
+    let (part, of): (fn(&Counted) -> u64, u64) = match faults * 4 < served {
+        true => (|counted| counted.switches, switches),
+        false => (|counted| counted.faults, faults),
+    };
+    if of > served || faults * 4 < served && of > 0 {
+        for (_, counted) in &mut threads {
+            let share = u128::from(served) * u128::from(part(counted)) / u128::from(of);
+            counted.faults = (share as u64).min(counted.switches);
+        }
+    }
+    threads
+}
+
+/// A thread, as it was seen.
+#[derive(Debug)]
+struct Thread {
+    number: i32,
+    process: i32,
+    /// One letter: see proc(5).
+    state: u8,
+    counted: Counted,
 }
 
 /// The threads of a process; none if it has ended.
-#[derive(Default, Debug)]
-struct Threads {
-    /// That run or could.
-    running: usize,
-    sleeping: usize,
+fn threads_of(process: i32) -> Vec<Thread> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task"));
+    let thread = |task: fs::DirEntry| {
+        let number = task.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read(task.path().join("stat")).ok()?;
+        // Without it (CONFIG_SCHED_INFO) nobody knows when it sleeps.
+        let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let (state, counted) = parse(&stat, &times)?;
+        Some(Thread { number, process, state, counted })
+    };
+    tasks.into_iter().flatten().flatten().filter_map(thread).collect()
 }
 
-impl Threads {
-    fn of(process: i32) -> Self {
-        let mut threads = Self::default();
-        let tasks = fs::read_dir(format!("/proc/{process}/task"));
-        for task in tasks.into_iter().flatten().flatten() {
-            let stat = fs::read(task.path().join("stat"));
-            match stat.ok().and_then(|stat| state_of(&stat)) {
-                Some(b'R') => threads.running += 1,
-                Some(b'Z' | b'X') | None => {}
-                Some(_) => threads.sleeping += 1,
-            }
-        }
-        threads
-    }
-
-    /// Whether one of them waits for a page. A fault is shorter than it takes to look, so it may be
-    /// another one that was seen in a `stall` before: this is about the moment in which the threads
-    /// were looked at.
-    fn wait(&self, stall: bool, is_faulting: bool) -> bool {
-        let reason = if self.running == 0 { is_faulting } else { stall };
-        self.sleeping > 0 && reason
-    }
-}
-
-/// The state after the name, which may be anything.
-fn state_of(stat: &[u8]) -> Option<u8> {
+/// What `stat` and `schedstat` say of a thread that has not ended.
+fn parse(stat: &[u8], times: &str) -> Option<(u8, Counted)> {
+    /// Fields after the name, which may be anything: the state is the first.
+    const FAULTS: [usize; 2] = [7, 9];
+    const USER_TICKS: usize = 11;
+    const SYSTEM_TICKS: usize = 12;
     let end = stat.iter().rposition(|&byte| byte == b')')?;
-    stat.get(end + 2).copied()
+    let fields = std::str::from_utf8(stat.get(end + 2..)?).ok()?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().take(SYSTEM_TICKS + 1).collect();
+    let number = |n: usize| fields.get(n)?.parse().ok();
+    let mut times = times.split_ascii_whitespace().map(|word| word.parse().ok());
+    let counted = Counted {
+        run_ns: times.next()??,
+        delay_ns: times.next()??,
+        switches: times.next()??,
+        user_ticks: number(USER_TICKS)?,
+        system_ticks: number(SYSTEM_TICKS)?,
+        // Minor or major depends on the kernel: a fault that is tried again was major once.
+        faults: FAULTS.into_iter().map(number).sum::<Option<u64>>()?,
+    };
+    let state = *fields.first()?.as_bytes().first()?;
+    (!matches!(state, b'Z' | b'X')).then_some((state, counted))
 }
 
 #[cfg(test)]
@@ -177,32 +296,71 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_waits_if_it_sleeps_while_its_process_faults() {
-        let threads = |running, sleeping| Threads { running, sleeping };
-        // The only thread runs: the stall seen before has ended.
-        assert!(!threads(1, 0).wait(true, true));
-        assert!(threads(0, 1).wait(false, true));
-        assert!(!threads(0, 1).wait(false, false), "it sleeps for another reason");
-        assert!(threads(1, 1).wait(true, true));
-        assert!(!threads(0, 0).wait(true, true), "it was killed in the middle of a stall");
-    }
-
-    #[test]
-    fn a_thread_named_like_a_state_has_its_own() {
-        assert_eq!(state_of(b"42 (a) R (b) S 1 2 3"), Some(b'S'));
-        assert_eq!(state_of(b""), None);
-        assert_eq!(state_of(b"42 (x)"), None);
-        assert_eq!(Threads::of(i32::MAX).sleeping, 0);
-        assert!(Threads::of(rustix::process::getpid().as_raw_pid()).running > 0);
-    }
-
-    #[test]
-    fn what_is_seen_counts_for_the_time_since_the_look_before() {
-        let stalls = Stalls::default();
-        let ms = Duration::from_millis;
-        for (seen, time) in [(Seen::None, 1), (Seen::Some, 20), (Seen::Full, 300)] {
-            stalls.note(seen, ms(time));
+    fn a_thread_is_read_whatever_its_name() {
+        let stat = b"42 (a) R (b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14";
+        let (state, counted) = parse(stat, "100 200 3\n").unwrap();
+        let expected = Counted {
+            run_ns: 100,
+            delay_ns: 200,
+            switches: 3,
+            user_ticks: 11,
+            system_ticks: 12,
+            faults: 7 + 9,
+        };
+        assert_eq!((state, counted), (b'S', expected));
+        assert_eq!(parse(b"42 (x) Z 1 2 3 4 5 6 7 8 9 10 11 12 13", "1 2 3"), None);
+        for (stat, times) in [(&b""[..], "1 2 3"), (&b"42 (x)"[..], "1 2 3"), (&stat[..], "1 2")] {
+            assert_eq!(parse(stat, times), None);
         }
-        assert_eq!(stalls.get(), StallTime { some: ms(320), full: ms(300) });
+        assert!(threads_of(i32::MAX).is_empty());
+        let own = threads_of(rustix::process::getpid().as_raw_pid());
+        assert!(own.iter().any(|thread| thread.state == b'R'), "{own:?}");
+    }
+
+    #[test]
+    fn of_a_run_the_part_counts_that_its_threads_lose() {
+        let second = Duration::from_secs(1);
+        let spent = |active_ns, lost_ns| Spent { active_ns, lost_ns };
+        // Two threads, of which both lose nine tenths.
+        assert_eq!(found(spent(2e9, 1.8e9), second, true), Found { some_ns: 9e8, full_ns: 0.0 });
+        // One that sleeps half of the time for another reason, and loses the rest.
+        assert_eq!(found(spent(5e8, 4e8), second, false), Found { some_ns: 4e8, full_ns: 4e8 });
+        assert_eq!(found(Spent::default(), second, false), Found::default());
+    }
+
+    #[test]
+    fn faults_that_the_kernel_does_not_count_are_shared_out() {
+        let thread =
+            |number| Thread { number, process: 1, state: b'S', counted: Counted::default() };
+        let (busy, idle) = (thread(1), thread(2));
+        let of = |faults, switches| Counted { faults, switches, ..Counted::default() };
+        let faults_of = |threads, faults| -> Vec<u64> {
+            with_faults(threads, faults).iter().map(|(_, counted)| counted.faults).collect()
+        };
+        assert_eq!(faults_of(vec![(&busy, of(90, 100)), (&idle, of(0, 5))], 100), [90, 0]);
+        assert_eq!(faults_of(vec![(&busy, of(90, 100)), (&idle, of(30, 500))], 60), [45, 15]);
+        assert_eq!(faults_of(vec![(&busy, of(90, 10)), (&idle, of(30, 50))], 0), [0, 0]);
+        assert_eq!(faults_of(vec![(&busy, of(0, 300)), (&idle, of(1, 100))], 200), [150, 50]);
+        assert_eq!(faults_of(vec![(&busy, of(0, 3))], 200), [3]);
+    }
+
+    #[test]
+    fn what_was_not_seen_costs_as_much() {
+        let (stalls, stats) = (Stalls::default(), Stats::on_heap());
+        let second = Duration::from_secs(1);
+        assert_eq!(stalls.total(&stats, second), StallTime::default());
+        for _ in 0..1000 {
+            stats.count(Event::pgfault);
+            stats.fault_latency(20_000);
+        }
+        // Of a run that ended before it was looked at.
+        let unseen = stalls.total(&stats, second).some;
+        assert!((40..70).contains(&unseen.as_millis()), "{unseen:?}");
+        stalls.note(Found { some_ns: 3e8, full_ns: 2e8 });
+        stalls.seen_faults.store(600, Relaxed);
+        stalls.fault_ns.store(500_000, Relaxed);
+        let ms = Duration::from_millis;
+        assert_eq!(stalls.total(&stats, second), StallTime { some: ms(500), full: ms(200) });
+        assert_eq!(stalls.total(&stats, ms(400)).some, ms(400));
     }
 }

@@ -29,8 +29,8 @@ struct Entry {
     since: Instant,
 }
 
-/// What became of a process that was told.
-pub(crate) type Stopped = Result<Held<'static, Kernel>, AttachError>;
+/// What became of a process that was told, some time ago.
+pub(crate) type Stopped = (Result<Held<'static, Kernel>, AttachError>, Instant);
 
 impl Stopping {
     pub(crate) fn new(tracer: &'static Tracer<Kernel>) -> Self {
@@ -85,7 +85,7 @@ impl Stopping {
         }
         let with_held = polled.into_iter().take(most).map(|(pid, stopped)| {
             let entry = self.stopping.remove(&pid).expect("it was just seen");
-            (pid, stopped.map(|()| entry.held))
+            (pid, (stopped.map(|()| entry.held), entry.since))
         });
         with_held.collect()
     }

@@ -4,7 +4,7 @@
 //! Not here: what follows from it (`front`).
 
 use overspill_guest::mappings;
-use rustix::process::Pid;
+use rustix::process::{Pid, getpid};
 use std::collections::HashMap;
 use std::io::BufReader;
 use std::ops::Range;
@@ -42,6 +42,7 @@ pub(crate) fn family(
 /// the name of the program.
 const STAT_BEFORE: usize = 3;
 const STAT_PARENT: usize = 4;
+const STAT_FLAGS: usize = 9;
 const STAT_START: usize = 22;
 const STAT_WORDS: usize = 48;
 const STAT_WORDS_END: usize = 51;
@@ -49,6 +50,14 @@ const STAT_WORDS_END: usize = 51;
 /// A process's parent.
 pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(stat_of(pid, STAT_PARENT)?)
+}
+
+/// True if a process was forked, and executes no other program yet: it may have pages of others, or
+/// all memory of its parent.
+pub(crate) fn is_a_copy(pid: Pid) -> bool {
+    /// `PF_FORKNOEXEC`, of `linux/sched.h`, which proc(5) tells.
+    const FORKED: u32 = 0x40;
+    stat_of(pid, STAT_FLAGS).is_some_and(|flags: u32| flags & FORKED != 0)
 }
 
 /// When a process has started, which with its number tells it from all others.
@@ -61,15 +70,56 @@ pub(crate) fn identity_of(pid: Pid) -> Option<(i32, u32)> {
     Some((last_in_status(pid, "NStgid:")?, last_in_status(pid, "Uid:")?))
 }
 
+/// The users that a process is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Users {
+    pub(crate) real: u32,
+    pub(crate) effective: u32,
+    pub(crate) saved: u32,
+}
+
+/// Whose a process is.
+pub(crate) fn users_of(pid: Pid) -> Option<Users> {
+    let [real, effective, saved, _] = in_status(pid, "Uid:")?;
+    Some(Users { real, effective, saved })
+}
+
+/// True if a process has the user, the capabilities and the PID namespace of this one, so that it
+/// may look at all processes that this one may look at.
+pub(crate) fn has_our_rights(pid: Pid) -> bool {
+    let own = getpid();
+    let capabilities = |pid| {
+        let [text]: [String; 1] = in_status(pid, "CapPrm:")?;
+        u64::from_str_radix(&text, 16).ok()
+    };
+    let namespace = |pid: Pid, name| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
+    let are_ours = |name| namespace(pid, name).is_some_and(|id| namespace(own, name) == Some(id));
+    let user = users_of(own).map(|own| own.effective);
+    let is_user = users_of(pid).is_some_and(|Users { real, effective, saved }| {
+        [real, effective, saved].into_iter().all(|of| Some(of) == user)
+    });
+    let has_all =
+        capabilities(pid).zip(capabilities(own)).is_some_and(|(has, own)| own & !has == 0);
+    is_user && has_all && ["pid", "user"].into_iter().all(are_ours)
+}
+
 /// Who traces a process.
 pub(crate) fn tracer_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(last_in_status(pid, "TracerPid:")?)
 }
 
 fn last_in_status<T: FromStr>(pid: Pid, key: &str) -> Option<T> {
+    values_in_status(pid, key)?.pop()
+}
+
+fn in_status<T: FromStr, const N: usize>(pid: Pid, key: &str) -> Option<[T; N]> {
+    values_in_status(pid, key)?.try_into().ok()
+}
+
+fn values_in_status<T: FromStr>(pid: Pid, key: &str) -> Option<Vec<T>> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let values = status.lines().find_map(|line| line.strip_prefix(key))?;
-    values.split_ascii_whitespace().last()?.parse().ok()
+    values.split_ascii_whitespace().map(|value| value.parse().ok()).collect()
 }
 
 /// Where a process has the words that it was started with, and its environment.
@@ -109,12 +159,6 @@ pub(crate) fn is_registered(pid: Pid) -> bool {
     smaps.is_ok_and(|smaps| mappings::has_registered(BufReader::new(smaps)))
 }
 
-/// True if a process has the letters of a gate, by which its calls go.
-pub(crate) fn is_gated(pid: Pid) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    overspill_guest::letters(&maps).is_some()
-}
-
 /// The children of all threads of a process.
 pub(crate) fn children_of(pid: Pid) -> Vec<Pid> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -139,6 +183,20 @@ mod tests {
         assert_eq!(start_of(Pid::from_raw(i32::MAX).unwrap()), None);
         let words = words_of(getpid()).unwrap();
         assert!(words.start > 0 && words.start < words.end, "{words:x?}");
+    }
+
+    #[test]
+    fn another_user_has_other_rights() {
+        use std::os::unix::process::CommandExt;
+        assert!(has_our_rights(getpid()));
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: processes with other rights: not root");
+        }
+        let mut other = std::process::Command::new("sleep");
+        let mut other = other.arg("10").uid(65534).spawn().unwrap();
+        assert!(!has_our_rights(Pid::from_child(&other)));
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]

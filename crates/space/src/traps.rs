@@ -125,64 +125,65 @@ pub(crate) trait ServeFault: Send + Sync {
     fn serve(&self, address: usize) -> bool;
 }
 
+/// Who serves faults, and where.
+struct Server {
+    /// The process that made it.
+    process: i32,
+    addresses: Range<usize>,
+    faults: Arc<dyn ServeFault>,
+}
+
+impl Server {
+    fn covers(&self, address: usize) -> bool {
+        self.addresses.contains(&address) && self.process == own_process()
+    }
+}
+
 /// One entry of the table.
 ///
 /// A handler increments the count, then reads `server`; a thread that empties the entry clears
 /// `server`, then reads the count. Both are SeqCst, so in their total order either the handler
-/// finds nothing or the thread waits for it.
+/// finds nothing or the thread waits for it. Addresses and server are one: an entry that changes
+/// hands never seems to cover what it does not.
 pub(crate) struct Place {
-    /// The process that made it.
-    process: AtomicI32,
-    start: AtomicUsize,
-    end: AtomicUsize,
     /// A box owned by this place, or null.
-    server: AtomicPtr<Arc<dyn ServeFault>>,
+    server: AtomicPtr<Server>,
     users: AtomicUsize,
 }
 
 impl std::fmt::Debug for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Place({:#x})", self.start.load(Relaxed))
+        write!(f, "Place({:?})", self.server.load(Relaxed))
     }
 }
 
 impl Place {
     const fn empty() -> Self {
-        Self {
-            process: AtomicI32::new(0),
-            start: AtomicUsize::new(0),
-            end: AtomicUsize::new(0),
-            server: AtomicPtr::new(std::ptr::null_mut()),
-            users: AtomicUsize::new(0),
-        }
+        Self { server: AtomicPtr::new(std::ptr::null_mut()), users: AtomicUsize::new(0) }
     }
 
-    /// Makes `server` serve the faults at `addresses`; `None` if the table is full.
+    /// Makes `faults` serve the faults at `addresses`; `None` if the table is full.
     pub(crate) fn take(
         trap: Trap,
         addresses: &Range<usize>,
-        server: Arc<dyn ServeFault>,
+        faults: Arc<dyn ServeFault>,
     ) -> Option<&'static Self> {
         trap.install();
+        let server = Server { process: own_process(), addresses: addresses.clone(), faults };
         let server = Box::into_raw(Box::new(server));
         let claim = |place: &&Place| {
             place.server.compare_exchange(std::ptr::null_mut(), server, SeqCst, SeqCst).is_ok()
         };
-        let Some(place) = PLACES.iter().find(claim) else {
+        let place = PLACES.iter().find(claim);
+        if place.is_none() {
             // SAFETY: our own box, which no place has taken.
             drop(unsafe { Box::from_raw(server) });
-            return None;
-        };
-        place.process.store(own_process(), Relaxed);
-        place.start.store(addresses.start, Relaxed);
-        place.end.store(addresses.end, Relaxed);
-        Some(place)
+        }
+        place
     }
 
     /// Empties the entry; waits for handlers that use it.
     pub(crate) fn leave(&self) {
-        self.start.store(0, Relaxed);
-        self.end.store(0, Relaxed);
         let server = self.server.swap(std::ptr::null_mut(), SeqCst);
         while self.users.load(SeqCst) > 0 {
             std::thread::yield_now();
@@ -193,17 +194,16 @@ impl Place {
         }
     }
 
-    fn covers(&self, address: usize) -> bool {
-        (self.start.load(Relaxed)..self.end.load(Relaxed)).contains(&address)
-            && self.process.load(Relaxed) == own_process()
-    }
-
-    /// Serves a fault; false if it is not ours, or the page cannot be brought in.
-    fn serve(&self, address: usize) -> bool {
+    /// Serves a fault; `None` if it is not here, false if the page cannot be brought in.
+    fn serve(&self, address: usize) -> Option<bool> {
+        if self.server.load(Relaxed).is_null() {
+            return None;
+        }
         self.users.fetch_add(1, SeqCst);
-        let server = self.server.load(SeqCst);
-        // SAFETY: the box is there until `leave`, which waits for us.
-        let served = unsafe { server.as_ref() }.is_some_and(|server| server.serve(address));
+        // SAFETY: null, or a box that is there until `leave`, which waits for us.
+        let server = unsafe { self.server.load(SeqCst).as_ref() };
+        let served = server.filter(|server| server.covers(address));
+        let served = served.map(|server| server.faults.serve(address));
         self.users.fetch_sub(1, SeqCst);
         served
     }
@@ -213,13 +213,19 @@ fn own_process() -> i32 {
     rustix::process::getpid().as_raw_pid()
 }
 
+/// Has who has an address serve a fault there; false if nobody does, or the page cannot be brought
+/// in.
+fn serve(address: usize) -> bool {
+    PLACES.iter().find_map(|place| place.serve(address)).unwrap_or(false)
+}
+
 extern "C" fn on_touch(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a whole siginfo, whose address is set for faults.
     let (address, sent) = unsafe { ((*info).si_addr().addr(), (*info).si_code <= 0) };
-    if !sent && let Some(place) = PLACES.iter().find(|place| place.covers(address)) {
+    if !sent {
         // SAFETY: this thread's own errno, which the program may be about to read.
         let errno = unsafe { *libc::__errno_location() };
-        let served = place.serve(address);
+        let served = serve(address);
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = errno };
         if served {
@@ -308,5 +314,42 @@ pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
         let result = f();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts what it is asked for that is not its own.
+    struct Own(Range<usize>, AtomicUsize);
+
+    impl ServeFault for Own {
+        fn serve(&self, address: usize) -> bool {
+            self.1.fetch_add(usize::from(!self.0.contains(&address)), Relaxed);
+            self.0.contains(&address)
+        }
+    }
+
+    /// Who asks while a place changes hands is served by its own.
+    #[test]
+    fn a_place_that_is_left_or_taken_gets_no_others_faults() {
+        let others = || Own(1 << 40..2 << 40, AtomicUsize::new(0));
+        let own = Arc::new(Own(1 << 20..2 << 20, AtomicUsize::new(0)));
+        let (first, comes_and_goes) = (Arc::new(others()), Arc::new(others()));
+        let place = Place::take(Trap::Segv, &first.0, first.clone()).unwrap();
+        let mine = Place::take(Trap::Segv, &own.0, own.clone()).unwrap();
+        place.leave();
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| (0..300_000).all(|_| serve(1 << 20)));
+            while !asks.is_finished() {
+                let range = &comes_and_goes.0;
+                Place::take(Trap::Segv, range, comes_and_goes.clone()).unwrap().leave();
+            }
+            assert!(asks.join().unwrap());
+        });
+        assert_eq!(comes_and_goes.1.load(Relaxed), 0);
+        mine.leave();
+        assert!(!serve(1 << 20));
     }
 }

@@ -6,7 +6,7 @@
 //! Not here: threads, time.
 
 use overspill_area::SwapEntry;
-use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, SwapArea, SwapAreas};
+use overspill_area::{AreaConfig, AreaNo, AreaTuning, SlotTable, SwapArea, SwapAreas};
 use overspill_base::Slot;
 use overspill_base::sync::{LockClass, count_locks, lock_table};
 use serde::Serialize;
@@ -51,9 +51,7 @@ pub(crate) const ASK_SLOTS: usize = 32;
 /// Makes an area of `slots` slots, all of them usable except `reserved`.
 pub(crate) fn area(slots: u32, reserved: &[Slot], tuning: AreaTuning, cpus: usize) -> SwapArea {
     let config = config(tuning, cpus);
-    let tables = AreaTables::on_heap(slots, config, 1);
-    tables.format(reserved);
-    let area = SwapArea::new(AreaNo(0), tables, config, MemberNo(0));
+    let area = SwapArea::new(AreaNo(0), SlotTable::on_heap(slots, config, reserved), config);
     area.set_capacity_slots(slots);
     area
 }

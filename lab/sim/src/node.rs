@@ -10,7 +10,7 @@ use crate::device::{DeviceModel, SimDevice};
 use crate::network::{Client, Servers};
 use crate::shootdown::Shootdown;
 use crate::space::SimSpace;
-use overspill_area::{AreaConfig, AreaNo, AreaTables, MemberNo, SwapArea, SwapAreas, SwapEntry};
+use overspill_area::{AreaConfig, AreaNo, SlotTable, SwapArea, SwapAreas, SwapEntry};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
@@ -60,12 +60,10 @@ impl Node {
             frames: plan.frames,
             table: PageTable::new(Table::on_heap(pages, || AtomicU64::new(0))),
             space: Space::Moving(space.clone()),
-            budget: None,
             page_bytes: PAGE_SIZE,
             swaps: (0..plan.devices).map(|n| plan.swap(n, shootdown)).collect(),
             arena: PageArena::new(staging).expect("address space for staging pages"),
             stats: Stats::on_heap(),
-            salvage: Box::new(|_| false),
             report: Box::new(|_| {}),
             tuning: plan.tuning,
             cpus: plan.cpus,
@@ -93,9 +91,11 @@ impl NodePlan {
             rotational: false,
             discard: false,
         };
-        let tables = self.tables();
-        tables.format(&[Slot(0)]);
-        let area = SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0));
+        // As on the heap, but in memory that becomes resident only where it is touched.
+        let words = Table::private(SlotTable::words(self.device_slots, config));
+        let words = words.expect("address space for a table");
+        let slots = SlotTable::new(words, self.device_slots, &[Slot(0)]);
+        let area = SwapArea::new(AreaNo(number as u8), slots, config);
         if !self.sparse {
             area.set_capacity_slots(self.device_slots);
         }
@@ -103,23 +103,6 @@ impl NodePlan {
         let client = client.map(|(servers, n)| Client::new(n, servers, self.device.channels));
         let device = SimDevice::new(self.device, self.device_slots, shootdown.clone(), client);
         Swap { device: Arc::new(device), area, priority: 0 }
-    }
-}
-
-impl NodePlan {
-    /// As on the heap, but in memory that becomes resident only where it is touched.
-    fn tables(&self) -> AreaTables {
-        let clusters = self.device_slots.div_ceil(self.tuning.area.cluster_slots) as usize;
-        let words = clusters * self.tuning.area.cluster_slots as usize;
-        let private = "address space for a table";
-        AreaTables {
-            slots_max: self.device_slots,
-            slots: Table::private(words).expect(private),
-            owners: Table::private(clusters).expect(private),
-            returned: Table::private(clusters).expect(private),
-            counters: Table::private(AreaTables::COUNTERS).expect(private),
-            holds: Vec::new(),
-        }
     }
 }
 

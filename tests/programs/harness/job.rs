@@ -146,6 +146,8 @@ impl Job {
         let input = self.input.as_deref().unwrap_or(Path::new("/dev/null"));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).current_dir(&self.directory).process_group(0);
+        // Whoever has it set sees other writes than a user does.
+        command.env_remove("PYTHONUNBUFFERED");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(user) = self.user {
             command.uid(user).gid(user);

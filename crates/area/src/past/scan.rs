@@ -6,13 +6,13 @@
 //! the area's lock, so a slot seen free under it can be taken; at most
 //! [`scan_limit_slots`](crate::AreaTuning::scan_limit_slots) slots are examined under one hold of
 //! it. Without the lock, words are hints.
-//! Not here: one call's walk through the area ([`super::visit`]); sharing with other processes and
-//! folios of several pages, which cluster lists support.
+//! Not here: one call's walk through the area ([`super::visit`]); folios of several pages, which
+//! cluster lists support.
 //! Source: Linux 4.8 to 6.11. `scan_more` and `scan_base` are the two patches of 5.8.
 
 use crate::lists::{ClusterLists, FreshOrder, ListKind};
-use crate::shared::Shared;
 use crate::slot_map::{AreaLock, WordLocks};
+use crate::state::AreaState;
 use crate::tuning::ScanBase;
 use crate::types::AreaConfig;
 use overspill_base::Slot;
@@ -87,7 +87,7 @@ impl ScanAllocator {
     }
 
     /// Makes the slots of `before..after` available, in whole clusters.
-    pub(crate) fn grow(&self, area: &Shared, before: u32, after: u32) {
+    pub(crate) fn grow(&self, area: &AreaState, before: u32, after: u32) {
         let mut scan = self.lock();
         let size = area.tuning().cluster_slots;
         let fresh = before / size..after / size;
@@ -107,7 +107,7 @@ impl ScanAllocator {
     }
 
     /// Drops holds of slots under one hold of the area's lock.
-    pub(crate) fn free(&self, area: &Shared, slots: &[Slot]) {
+    pub(crate) fn free(&self, area: &AreaState, slots: &[Slot]) {
         let mut scan = self.lock();
         let freed = slots.iter().filter(|&&slot| area.drop_hold(slot)).inspect(|slot| {
             scan.freed(area, slot.0);
@@ -116,7 +116,7 @@ impl ScanAllocator {
     }
 
     /// Retires the current clusters of all CPUs.
-    pub(crate) fn retire_all(&self, area: &Shared) {
+    pub(crate) fn retire_all(&self, area: &AreaState) {
         let mut scan = self.lock();
         for cpu in 0..scan.cpus.len() {
             if let Some((cluster, _)) = scan.cpus[cpu].current.take() {
@@ -135,7 +135,7 @@ impl ScanAllocator {
     }
 
     /// Frees a cluster whose content the device has discarded.
-    pub(crate) fn discarded(&self, area: &Shared, cluster: u32) {
+    pub(crate) fn discarded(&self, area: &AreaState, cluster: u32) {
         let mut scan = self.lock();
         area.slots_of(cluster).for_each(|slot| area.slots.unreserve(slot));
         scan.free += area.tuning().cluster_slots;
@@ -173,7 +173,7 @@ impl Scan {
     }
 
     /// Accounts for a slot just freed.
-    fn freed(&mut self, area: &Shared, slot: u32) {
+    fn freed(&mut self, area: &AreaState, slot: u32) {
         self.free += 1;
         self.widen(slot);
         let cluster = area.cluster_of(Slot(slot));
@@ -182,7 +182,7 @@ impl Scan {
     }
 
     /// Lists a cluster that became empty, unless a CPU allocates from it.
-    fn relist(&mut self, area: &Shared, cluster: u32) {
+    fn relist(&mut self, area: &AreaState, cluster: u32) {
         let ScanCluster { used, list } = self.clusters[cluster as usize];
         if used > 0 || list != ListKind::None || area.config.rotational {
             return;
@@ -196,12 +196,12 @@ impl Scan {
         self.relink(cluster, ListKind::Discard);
     }
 
-    pub(super) fn retire(&mut self, area: &Shared, cluster: u32) {
+    pub(super) fn retire(&mut self, area: &AreaState, cluster: u32) {
         self.clusters[cluster as usize].list = ListKind::None;
         self.relist(area, cluster);
     }
 
-    pub(super) fn base(&self, area: &Shared, cpu: usize) -> u32 {
+    pub(super) fn base(&self, area: &AreaState, cpu: usize) -> u32 {
         match area.scan_base() {
             ScanBase::Shared => self.base,
             ScanBase::PerCpu => self.cpus[cpu].base,
@@ -219,7 +219,7 @@ impl Scan {
 
     /// Starts the next walk of `cpu` at `base`, or in a random trunk if `base` is in another trunk
     /// than the last walk's start.
-    pub(super) fn set_base(&mut self, area: &Shared, cpu: usize, base: u32) {
+    pub(super) fn set_base(&mut self, area: &AreaState, cpu: usize, base: u32) {
         if area.scan_base() == ScanBase::Shared {
             self.base = base;
             return;

@@ -8,7 +8,7 @@
 
 use super::scan::{Scan, ScanAllocator};
 use crate::lists::ListKind;
-use crate::shared::Shared;
+use crate::state::AreaState;
 use crate::types::{AreaNo, SlotReclaim, SwapEntry};
 use overspill_base::Slot;
 use overspill_base::sync::MutexGuard;
@@ -20,7 +20,7 @@ impl ScanAllocator {
     /// mean that there are no more.
     pub(crate) fn alloc(
         &self,
-        area: &Shared,
+        area: &AreaState,
         number: AreaNo,
         cpu: usize,
         want: usize,
@@ -60,7 +60,7 @@ impl ScanAllocator {
 /// One call of the allocator, and its hold of the area's lock.
 struct Visit<'a> {
     allocator: &'a ScanAllocator,
-    area: &'a Shared,
+    area: &'a AreaState,
     number: AreaNo,
     reclaim: &'a dyn SlotReclaim,
     cpu: usize,
@@ -239,7 +239,7 @@ impl<'a> Visit<'a> {
     /// Claims a slot seen free under the lock.
     fn take(&mut self, slot: u32) {
         let area = self.area;
-        let claimed = area.claim(Slot(slot));
+        let claimed = area.slots.claim(Slot(slot));
         assert!(claimed, "slot {slot} was taken without the area's lock");
         let cluster = area.cluster_of(Slot(slot));
         let scan = self.scan();

@@ -1,8 +1,7 @@
 //! Small areas for tests.
 
 use overspill_area::{
-    AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SlotReclaim, SwapArea, SwapAreas,
-    SwapEntry,
+    AreaConfig, AreaNo, AreaTuning, Preset, SlotReclaim, SlotTable, SwapArea, SwapAreas, SwapEntry,
 };
 use overspill_base::Slot;
 
@@ -24,13 +23,6 @@ pub(crate) fn config(preset: Preset) -> AreaConfig {
     AreaConfig { tuning, cpus: CPUS, rotational: false, discard: false }
 }
 
-/// Makes tables of [`SLOTS`] slots, with 0 and 7 reserved.
-pub(crate) fn tables(config: AreaConfig, members: usize) -> AreaTables {
-    let tables = AreaTables::on_heap(SLOTS, config, members);
-    tables.format(&[Slot(0), Slot(7)]);
-    tables
-}
-
 /// Wraps a single area.
 pub(crate) fn lone(config: AreaConfig, area: SwapArea) -> SwapAreas {
     let areas = SwapAreas::new(config);
@@ -38,18 +30,17 @@ pub(crate) fn lone(config: AreaConfig, area: SwapArea) -> SwapAreas {
     areas
 }
 
-/// Makes one area of [`SLOTS`] slots, `capacity` of them available.
+/// Makes one area of [`SLOTS`] slots, `capacity` of them available, and 0 and 7 reserved.
 pub(crate) fn areas(config: AreaConfig, capacity: u32) -> SwapAreas {
-    let area = SwapArea::new(AreaNo(0), tables(config, 1), config, MemberNo(0));
+    let table = SlotTable::on_heap(SLOTS, config, &[Slot(0), Slot(7)]);
+    let area = SwapArea::new(AreaNo(0), table, config);
     area.set_capacity_slots(capacity);
     lone(config, area)
 }
 
 /// Makes one area of `slots` slots, all available.
 pub(crate) fn single(config: AreaConfig, slots: u32, reserved: &[Slot]) -> SwapAreas {
-    let tables = AreaTables::on_heap(slots, config, 1);
-    tables.format(reserved);
-    let area = SwapArea::new(AreaNo(0), tables, config, MemberNo(0));
+    let area = SwapArea::new(AreaNo(0), SlotTable::on_heap(slots, config, reserved), config);
     area.set_capacity_slots(slots);
     lone(config, area)
 }

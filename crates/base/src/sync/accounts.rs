@@ -261,12 +261,12 @@ mod tests {
 
     #[test]
     fn counting_again_starts_the_longest_afresh() {
-        let lock = Mutex::new(LockClass::ForkGate, ());
-        cost(LockClass::ForkGate, true, || {
+        let lock = Mutex::new(LockClass::Pager, ());
+        cost(LockClass::Pager, true, || {
             let _held = lock.lock();
             sleep();
         });
-        let stats = cost(LockClass::ForkGate, true, || drop(lock.lock()));
+        let stats = cost(LockClass::Pager, true, || drop(lock.lock()));
         assert!(stats.hold_max_ns < 20_000_000, "{stats:?}");
     }
 }

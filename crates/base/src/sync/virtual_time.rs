@@ -137,8 +137,7 @@ impl AtomicU64 {
 /// would be.
 fn waiting(class: LockClass) -> Waiting {
     match class {
-        LockClass::ForkGate
-        | LockClass::Pager
+        LockClass::Pager
         | LockClass::Guards
         | LockClass::Ranges
         | LockClass::Swapon

@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(found.memory, Some(MemoryLimit::Percent(25.0)));
         assert_eq!(found.swap, ["ram:1M,pri=3", "file:/var/tmp"].map(|s| s.parse().unwrap()));
         assert_eq!(found.swap_size, Some(Bytes(1 << 30)));
-        assert_eq!(found.way, Some(RunWay::Calls));
+        assert_eq!(found.way, Some(RunWay(overspill_run::Way::Calls)));
         assert_eq!(found.quiet, Some(true));
     }
 

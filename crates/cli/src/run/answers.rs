@@ -194,6 +194,7 @@ fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
         memory_bytes: front.memory().0,
         memory_bytes_max: run.memory_max.0,
         memory_used_bytes: front.memory_used().0,
+        over_limit_bytes: front.excess().0,
         lets_go: front.lets_go(),
         has_let_go: front.has_let_go(),
         processes,

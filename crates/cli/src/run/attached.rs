@@ -15,7 +15,7 @@ use crate::args::AttachArgs;
 use crate::error::Error;
 use crate::runs;
 use crate::say;
-use overspill::{Summary, memory};
+use overspill::memory;
 use overspill_run::{Front, Subject};
 use rustix::fd::AsFd;
 use rustix::process::Pid;
@@ -69,7 +69,7 @@ pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
     let end = front.end();
     let ended = Ended::let_go(kept.started.elapsed());
     let status = status(&ended, &end);
-    let seen = seen(Summary::of(memory, &[counters]), (end, &kept));
+    let seen = seen((memory, &counters), ended.wall, (end, &kept));
     let report = Report::new(kept.command.clone(), &ended, status, seen);
     plan.tell((&kept.command, &report), watched);
     Ok(status)
@@ -105,13 +105,18 @@ fn watch(
         while let Some(arrival) = inbox.take()? {
             match arrival {
                 Arrival::PassOn(signal) | Arrival::FromTerminal(signal) if ends(signal) => {
-                    let _ = front.let_go().inspect_err(|why| say::line(why));
+                    let_go(front);
                 }
                 Arrival::Child => front.reap_orphans(),
+                Arrival::HungUp => let_go(front),
                 Arrival::PassOn(_) | Arrival::FromTerminal(_) => {}
             }
         }
     }
+}
+
+fn let_go(front: &mut Front) {
+    let _ = front.let_go().inspect_err(|why| say::line(why));
 }
 
 fn ends(signal: i32) -> bool {

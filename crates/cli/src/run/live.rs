@@ -23,6 +23,8 @@ pub(super) struct Live<'a> {
     pub(super) memory_bytes_max: u64,
     /// What all processes have of the limit.
     pub(super) memory_used_bytes: u64,
+    /// What they have had above the limit for longer than a moment.
+    pub(super) over_limit_bytes: u64,
     /// Whether its processes are about to be let go.
     pub(super) lets_go: bool,
     /// Whether they were, so that there is no limit now.

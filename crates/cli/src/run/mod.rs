@@ -38,7 +38,7 @@ use answers::{Places, Questions};
 pub(crate) use attached::attach;
 use output::OutputFile;
 use overspill::{Bytes, Summary, memory};
-use overspill_run::{AreaState, Front, MemoryPressure, RunEnd, Subject, has_ended};
+use overspill_run::{AreaState, Counters, Front, MemoryPressure, RunEnd, Subject, has_ended};
 pub(crate) use own_number::for_itself;
 use plan::Plan;
 use process::Ended;
@@ -138,7 +138,7 @@ pub(crate) fn run(args: RunArgs) -> Result<u8, Error> {
     let memory = front.memory();
     let end = wait_for_the_rest(front, &kept);
     let status = status(&ended, &end);
-    let seen = seen(Summary::of(memory, &[counters]), (end, &kept));
+    let seen = seen((memory, &counters), ended.wall, (end, &kept));
     let report = Report::new(program.words(), &ended, status, seen);
     plan.tell((&kept.command, &report), watched);
     Ok(status)
@@ -157,10 +157,14 @@ fn watch(
     (kept, watching): (&Kept, &mut Watching),
 ) -> std::io::Result<Ended> {
     let signals = inbox.descriptor()?;
+    let mut has_hung_up = false;
     loop {
         if has_ended(child)
             && let Some((how, usage)) = process::reap_one(child)?
         {
+            if has_hung_up {
+                process::hang_up_group();
+            }
             return Ok(Ended::new(how, kept.started.elapsed(), &usage));
         }
         let most = front.turn();
@@ -171,6 +175,13 @@ fn watch(
             match arrival {
                 Arrival::Child => front.reap_orphans(),
                 Arrival::PassOn(signal) => process::send(child, signal),
+                Arrival::HungUp => {
+                    has_hung_up = true;
+                    // The second lets one that is stopped see the first.
+                    for signal in [libc::SIGHUP, libc::SIGCONT] {
+                        process::send(child, signal);
+                    }
+                }
                 Arrival::FromTerminal(_) => {}
             }
         }
@@ -206,18 +217,24 @@ fn status(ended: &Ended, end: &RunEnd) -> u8 {
     if end.has_failed || end.keeper.out_of_memory { FAILED } else { ended.status() }
 }
 
-fn seen(summary: Summary, (end, kept): (RunEnd, &Kept)) -> Seen {
-    let RunEnd { areas, keeper, held_most, outside, .. } = end;
+fn seen(
+    (memory, counters): (Bytes, &Counters),
+    wall: Duration,
+    (end, kept): (RunEnd, &Kept),
+) -> Seen {
+    let summary = Summary::of(memory, std::slice::from_ref(counters));
+    let RunEnd { areas, keeper, held_most, excess_most, outside, .. } = end;
     let waited = Duration::from_nanos(summary.fault_latency.sum_ns);
     Seen {
         devices: areas.into_iter().map(device).collect(),
         out_of_memory: keeper.out_of_memory,
         held_most,
+        excess_most,
         is_other_limit: kept.memory != Some(Bytes(summary.memory_bytes)),
         waited,
         summary,
         oom_kills: memory::oom_kills().saturating_sub(kept.oom_kills),
-        stalls: Stalls::new(kept.pressure.time()),
+        stalls: Stalls::new(kept.pressure.total(counters, wall)),
         escaped: Escaped::of(outside),
     }
 }

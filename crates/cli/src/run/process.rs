@@ -151,6 +151,17 @@ pub(super) fn send(child: Pid, signal: i32) {
     unsafe { libc::kill(child.as_raw_nonzero().get(), signal) };
 }
 
+/// Tells the process group, of which this process leads the session, that the terminal has closed,
+/// as the kernel does when a program that leads one ends. This process goes on.
+pub(super) fn hang_up_group() {
+    let _ = rustix::process::kill_current_process_group(Signal::HUP);
+    for action in [libc::SIG_IGN, libc::SIG_DFL] {
+        // What waits to be delivered is discarded by the first of them.
+        // SAFETY: no handler of ours.
+        unsafe { libc::signal(libc::SIGHUP, action) };
+    }
+}
+
 /// Reaps the program if it has ended.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Version of the JSON. It rises when a name goes or changes its meaning, not when one is added.
 pub(super) const SCHEMA: u32 = 2;
 
-/// Too short a run for pressure, which is looked at 20 times a second.
+/// Too short a run to be seen with all that it had.
 const SHORT_RUN: Duration = Duration::from_secs(1);
 
 /// Everything known about a run that has ended.
@@ -43,6 +43,7 @@ pub(super) struct Report {
     used: Option<Used>,
     memory_bytes: u64,
     held_bytes_max: u64,
+    over_limit_bytes_max: u64,
     in_use_bytes_max: u64,
     /// Not if the limit has changed.
     #[serde(flatten)]
@@ -84,8 +85,9 @@ pub(super) struct Seen {
     pub(super) out_of_memory: bool,
     pub(super) oom_kills: u64,
     pub(super) escaped: Escaped,
-    /// The most that all processes had of the limit.
+    /// The most that all processes had of the limit, and above it for longer than a moment.
     pub(super) held_most: Bytes,
+    pub(super) excess_most: Bytes,
     /// Whether the limit has changed.
     pub(super) is_other_limit: bool,
     /// How long all threads waited for pages.
@@ -104,13 +106,9 @@ impl Stalls {
         Self { stall_some_seconds: some.as_secs_f64(), stall_full_seconds: full.as_secs_f64() }
     }
 
-    /// How long some thread of a run waited, of which all threads together `waited` for answers. A
-    /// short run was hardly looked at.
-    fn of_run(&self, wall: Duration, waited: Duration) -> Duration {
-        match wall < SHORT_RUN {
-            true => waited.min(wall),
-            false => Duration::from_secs_f64(self.stall_some_seconds).min(wall),
-        }
+    /// How long some thread of a run waited.
+    fn some(&self, wall: Duration) -> Duration {
+        Duration::from_secs_f64(self.stall_some_seconds).min(wall)
     }
 }
 
@@ -125,8 +123,8 @@ impl Escaped {
     /// What could not be attached to.
     pub(super) fn of(outside: Vec<OutsideProcess>) -> Self {
         let bytes = outside.iter().map(|process| process.memory_max.0).sum();
-        let program = |OutsideProcess { pid, name, memory_max }| {
-            format!("{name} (process {pid}), up to {memory_max}")
+        let program = |OutsideProcess { pid, name, why, memory_max }| {
+            format!("{name} (process {pid}), up to {memory_max}: {why}")
         };
         Self { bytes, programs: outside.into_iter().map(program).collect() }
     }
@@ -171,7 +169,7 @@ impl Report {
         // What a short run had at most was hardly seen; files are in this, too.
         let peak = used.as_ref().filter(|_| ended.wall < SHORT_RUN && summary.pages_out == 0);
         let in_use = seen_most.max(Bytes(peak.map_or(0, |used| used.peak_resident_bytes)));
-        let waiting = stalls.of_run(ended.wall, waited);
+        let waiting = stalls.some(ended.wall);
         let part = waiting.as_secs_f64() / ended.wall.as_secs_f64();
         let enough = (!seen.is_other_limit).then(|| Enough::of(&summary, in_use, part));
         Self {
@@ -191,6 +189,7 @@ impl Report {
             used,
             memory_bytes: summary.memory_bytes,
             held_bytes_max: held_most.0,
+            over_limit_bytes_max: seen.excess_most.0,
             devices,
             escaped,
             summary,
@@ -208,7 +207,18 @@ impl Report {
     }
 
     fn limit_lines(&self) -> impl Iterator<Item = String> {
-        std::iter::once(self.memory_line()).chain(self.enough_line())
+        std::iter::once(self.memory_line()).chain(self.excess_line()).chain(self.enough_line())
+    }
+
+    /// Returns a line only if the limit could not be kept.
+    fn excess_line(&self) -> Option<String> {
+        let excess = Bytes(self.over_limit_bytes_max);
+        (excess.0 > 0).then(|| {
+            format!(
+                "{excess} above the limit stayed in memory: what programs have written of their \
+                 files' data, or lock, cannot leave it"
+            )
+        })
     }
 
     fn end_lines(&self) -> impl Iterator<Item = String> {
@@ -314,7 +324,7 @@ impl Report {
 
     /// Returns a line only if something was outside the limit.
     fn escaped_line(&self) -> Option<String> {
-        let programs = self.escaped.programs.join(", ");
+        let programs = self.escaped.programs.join("; ");
         (!programs.is_empty()).then(|| format!("outside the limit: {programs}"))
     }
 
@@ -388,6 +398,7 @@ mod tests {
             oom_kills: 0,
             escaped: Escaped::of(Vec::new()),
             held_most: Bytes(63 << 20),
+            excess_most: Bytes(0),
             is_other_limit: false,
             waited: Duration::from_secs(1),
         };
@@ -413,6 +424,8 @@ mod tests {
         });
         assert_eq!(unswapped[0], "sort: memory 64 MiB, most in use 32 MiB, 2.00 s");
         assert_eq!(unswapped[1], "nothing was swapped: 34 MiB would do");
+        let above = first_lines(|seen| seen.excess_most = Bytes(40 << 20));
+        assert!(above[1].starts_with("40 MiB above the limit stayed in memory"), "{above:?}");
     }
 
     /// What is dropped as zeros is swapped too, and few pages may be missed by the samples.
@@ -427,16 +440,6 @@ mod tests {
             let other = first_lines(change);
             assert!(other[1].starts_with("0 pages in, 7 out"), "{other:?}");
         }
-    }
-
-    #[test]
-    fn a_short_run_has_waited_what_its_threads_have() {
-        let stalls = Stalls { stall_some_seconds: 0.0, stall_full_seconds: 0.0 };
-        let [short, long, waited] = [500, 1500, 300].map(Duration::from_millis);
-        assert_eq!(
-            (stalls.of_run(short, waited), stalls.of_run(long, waited)),
-            (waited, Duration::ZERO)
-        );
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! Invariants: once the [`Inbox`] is open, no such signal is lost or ends us; the program starts
 //! with the mask we were started with, and ignores SIGPIPE if we were started so. A signal that the
 //! terminal sends to the whole foreground group reaches the program directly and is not passed on.
+//! A terminal that closes tells the leader of its session alone (`drivers/tty/tty_jobctrl.c`:
+//! `tty_signal_session_leader`), and the leader's end then tells the group: where we lead, both are
+//! ours to pass on.
 //! Not here: stopping (SIGTSTP, SIGTTIN, SIGTTOU). Without handling, these stop us together with
 //! the program, which is what the shell waits for.
 //! Rejected: recognising the terminal's signals by a sender of 0, because in a container every
@@ -82,6 +85,8 @@ pub(super) enum Arrival {
     PassOn(i32),
     /// A signal that the program has received as well, if this process has started it.
     FromTerminal(i32),
+    /// The terminal of our session has closed, and nobody but this process was told.
+    HungUp,
 }
 
 /// The blocked signals of this process, which are waited for.
@@ -125,7 +130,8 @@ impl Inbox {
             unsafe { libc::sigtimedwait(&raw const self.set, info.as_mut_ptr(), &raw const now) };
         if signal > 0 {
             // SAFETY: sigtimedwait fills it in when it returns a signal.
-            return Ok(Some(arrival(signal, unsafe { info.assume_init() }.si_code)));
+            let code = unsafe { info.assume_init() }.si_code;
+            return Ok(Some(arrival(signal, code, leads_session())));
         }
         let error = io::Error::last_os_error();
         match error.kind() {
@@ -174,9 +180,17 @@ pub(super) fn end_at_signals() {
     let _ = set_mask(libc::SIG_UNBLOCK, &set_of(PASSED_ON.into_iter()));
 }
 
-fn arrival(signal: i32, code: i32) -> Arrival {
+/// Whether the terminal tells us alone that it has closed. The leader has no number here where it
+/// is of an outer PID namespace, which rustix's `getsid` rules out.
+fn leads_session() -> bool {
+    // SAFETY: neither touches memory.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
+fn arrival(signal: i32, code: i32, leads_session: bool) -> Arrival {
     match (signal, code) {
         (libc::SIGCHLD, _) => Arrival::Child,
+        (libc::SIGHUP, libc::SI_KERNEL) if leads_session => Arrival::HungUp,
         (_, libc::SI_KERNEL) => Arrival::FromTerminal(signal),
         _ => Arrival::PassOn(signal),
     }
@@ -214,9 +228,16 @@ mod tests {
 
     #[test]
     fn only_the_terminals_signals_stay_here() {
-        assert_eq!(arrival(libc::SIGINT, libc::SI_KERNEL), Arrival::FromTerminal(libc::SIGINT));
-        assert_eq!(arrival(libc::SIGINT, libc::SI_USER), Arrival::PassOn(libc::SIGINT));
-        assert_eq!(arrival(libc::SIGTERM, libc::SI_QUEUE), Arrival::PassOn(libc::SIGTERM));
-        assert_eq!(arrival(libc::SIGCHLD, libc::CLD_EXITED), Arrival::Child);
+        for leads in [true, false] {
+            let arrival = |signal, code| arrival(signal, code, leads);
+            assert_eq!(arrival(libc::SIGINT, libc::SI_KERNEL), Arrival::FromTerminal(libc::SIGINT));
+            assert_eq!(arrival(libc::SIGINT, libc::SI_USER), Arrival::PassOn(libc::SIGINT));
+            assert_eq!(arrival(libc::SIGHUP, libc::SI_USER), Arrival::PassOn(libc::SIGHUP));
+            assert_eq!(arrival(libc::SIGTERM, libc::SI_QUEUE), Arrival::PassOn(libc::SIGTERM));
+            assert_eq!(arrival(libc::SIGCHLD, libc::CLD_EXITED), Arrival::Child);
+        }
+        let closed = |leads| arrival(libc::SIGHUP, libc::SI_KERNEL, leads);
+        assert_eq!(closed(true), Arrival::HungUp);
+        assert_eq!(closed(false), Arrival::FromTerminal(libc::SIGHUP));
     }
 }

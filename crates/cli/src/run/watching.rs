@@ -13,18 +13,18 @@ use super::waiting::Waiting;
 use crate::say;
 use overspill::Bytes;
 use overspill::Summary;
-use overspill_run::{Arrived, Front, GuestMark, StallTime, Stalls};
+use overspill_run::{Arrived, Counters, Front, GuestMark, RunProcess, StallTime, Stalling, Stalls};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long a run has waited for pages: nobody looks before one of its processes is paged.
 #[derive(Default)]
 pub(super) struct Pressure {
     stalls: OnceCell<Arc<Stalls>>,
     /// All processes, once one of them is paged.
-    processes: Arc<Mutex<Vec<i32>>>,
+    processes: Arc<Mutex<Vec<Stalling>>>,
 }
 
 impl Pressure {
@@ -32,11 +32,21 @@ impl Pressure {
         self.stalls.get().map(|stalls| stalls.get()).unwrap_or_default()
     }
 
+    /// The same of a run of so long that has ended.
+    pub(super) fn total(&self, counters: &Counters, wall: Duration) -> StallTime {
+        match self.stalls.get() {
+            Some(stalls) => stalls.total(counters, wall),
+            // It has ended before it was looked at.
+            None => Stalls::default().total(counters, wall),
+        }
+    }
+
     fn look(&self, front: &Front) {
         if !front.processes().any(|process| process.is_paged) {
             return self.processes().clear();
         }
-        let all = front.processes().map(|process| process.pid.as_raw_pid()).collect();
+        let stalling = |process: RunProcess| (process.pid.as_raw_pid(), process.held);
+        let all = front.processes().map(stalling).collect();
         *self.processes() = all;
         if self.stalls.get().is_none()
             && let Ok(stalls) = self.start(front)
@@ -49,12 +59,12 @@ impl Pressure {
         let (processes, counters) = (self.processes.clone(), front.keeper().stats().clone());
         let all = move || {
             let processes = processes.lock().expect("nobody panics with it");
-            processes.iter().map(|&process| (process, counters.clone())).collect()
+            (processes.clone(), counters.clone())
         };
         signals::blocked(|| Stalls::start(all))
     }
 
-    fn processes(&self) -> MutexGuard<'_, Vec<i32>> {
+    fn processes(&self) -> MutexGuard<'_, Vec<Stalling>> {
         self.processes.lock().expect("nobody panics with it")
     }
 }

@@ -18,12 +18,8 @@ pub(super) fn choose(way: Option<RunWay>) -> Result<Ground, Error> {
         return Err(Error::Obstacle { what, detail });
     }
     let forks = installed::program(FORKS)?;
-    let Some(way) = way else { return Ok(Ground::find_any(forks)?) };
-    let found = match way {
-        RunWay::Faults => Ground::find(forks),
-        RunWay::Calls => Ground::find_calls(),
-        RunWay::Touches => Ground::find_touches(),
-        RunWay::Shut => Ground::find_shut(),
-    };
-    found.map_err(Error::Way)
+    match way {
+        None => Ok(Ground::find_any(forks)?),
+        Some(RunWay(way)) => Ground::find(way, forks).map_err(Error::Way),
+    }
 }

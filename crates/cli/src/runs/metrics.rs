@@ -198,7 +198,7 @@ type PerRun = (&'static str, &'static str, MetricType, fn(&Seen) -> f64);
 
 const SECONDS_PER_NS: f64 = 1e-9;
 
-const PER_RUN: [PerRun; 14] = [
+const PER_RUN: [PerRun; 15] = [
     (
         "memory_limit_bytes",
         "Memory that all processes of a run may have: its limit",
@@ -210,6 +210,12 @@ const PER_RUN: [PerRun; 14] = [
         "Memory that all processes of a run have of its limit",
         MetricType::GAUGE,
         |run| run.memory_used_bytes as f64,
+    ),
+    (
+        "memory_over_limit_bytes",
+        "Memory above the limit of a run that has stayed for longer than a moment: it cannot leave",
+        MetricType::GAUGE,
+        |run| run.over_limit_bytes as f64,
     ),
     ("processes", "Processes of a run that are alive", MetricType::GAUGE, |run| {
         run.processes.len() as f64

@@ -28,6 +28,8 @@ pub(super) struct Seen {
     pub(super) memory_bytes_max: u64,
     pub(super) memory_used_bytes: u64,
     #[serde(default)]
+    pub(super) over_limit_bytes: u64,
+    #[serde(default)]
     pub(super) lets_go: bool,
     #[serde(default)]
     pub(super) has_let_go: bool,

@@ -22,6 +22,7 @@ pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
             if runs.is_empty() && stopped.is_empty() {
                 say::line("no run of yours goes on");
             }
+            say_excess(&runs);
             table(&runs)
         }
     };
@@ -31,6 +32,14 @@ pub(crate) fn stats(args: &StatsArgs) -> Result<u8, Error> {
 
 fn say_stopped(runs: &[Run]) {
     runs.iter().for_each(|run| say::line(Error::Stopped(run.process)));
+}
+
+/// A line for each run that cannot keep its limit.
+fn say_excess(runs: &[Seen]) {
+    for Seen { run, over_limit_bytes, .. } in runs.iter().filter(|run| run.over_limit_bytes > 0) {
+        let excess = Bytes(*over_limit_bytes);
+        say::line(format!("run {run} has {excess} above its limit, which cannot leave memory"));
+    }
 }
 
 /// What all runs tell that answer.

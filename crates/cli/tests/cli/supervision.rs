@@ -1,8 +1,10 @@
 //! The program from its start to its end.
 
 use crate::installation::{Installation, can_run, stderr, stdout};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, ioctl_tiocsctty, kill_process, setsid};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -93,20 +95,92 @@ fn signals_reach_the_program_once() {
     }
 }
 
+/// As in `tmux new 'overspill run ...'`, or by `ssh -t`: the kernel tells the session's leader
+/// alone.
+#[test]
+fn a_run_ends_with_its_terminal() {
+    let Some(installation) = installation() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let pids = directory.path().join("pids");
+    // The second child is to outlive the terminal, as it would without us; it says so when it will.
+    let script = format!(
+        "sleep 100 & echo $$ $! >{0}.new
+         sh -c 'trap \"\" HUP; echo $$ >>{0}.new; mv {0}.new {0}; exec sleep 100' >/dev/null 2>&1 &
+         wait",
+        pids.display()
+    );
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let terminal = openpt(flags).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let end = File::options().read(true).write(true).open(name).unwrap();
+    let mut command = installation.run(&[], &shell(&script));
+    let copy = || end.try_clone().unwrap();
+    command.stdin(copy()).stdout(copy()).stderr(copy());
+    let leads = || {
+        setsid()?;
+        ioctl_tiocsctty(std::io::stdin())?;
+        // SAFETY: restores a signal's default, in a child without other threads.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: only system calls are made.
+    let mut child = unsafe { command.pre_exec(leads) }.spawn().unwrap();
+    wait_until("it has begun", || pids.exists());
+    drop((terminal, end));
+    let numbers = std::fs::read_to_string(&pids).unwrap();
+    let numbers: Vec<i32> = numbers.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    let [shell, ended, outlives] = numbers[..] else { panic!("{numbers:?}") };
+    wait_until("its processes have ended", || ![shell, ended].into_iter().any(runs));
+    assert!(runs(outlives) && child.try_wait().unwrap().is_none());
+    kill_process(Pid::from_raw(outlives).unwrap(), Signal::KILL).unwrap();
+    wait_until("the run has ended", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(128 + libc::SIGHUP));
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether there is a process of that number that has not ended.
+fn runs(process: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+/// As the first process of a container, whose session is of the namespace outside. Numbers of
+/// that one, which its `/proc` has, are other processes here.
+#[test]
+fn a_namespace_of_processes_takes_its_own_proc() {
+    let Some(installation) = installation() else { return };
+    let inside = |mount: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child"]).args(mount);
+        command.arg("--").arg(installation.path("overspill"));
+        command.args(["run", "--memory", "64M", "--", "true"]).output().unwrap()
+    };
+    let output = inside(&["--mount-proc"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = inside(&[]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains("mount -t proc proc /proc"), "{}", stderr(&output));
+}
+
 #[test]
 fn the_program_dies_with_its_supervisor() {
     let Some(installation) = installation() else { return };
     let (mut child, line) = start(&mut installation.run(&[], &shell("echo $$; exec sleep 60")));
-    let status = format!("/proc/{line}/status");
-    assert!(Path::new(&status).exists());
+    let program = line.parse().unwrap();
+    assert!(runs(program));
     child.kill().unwrap();
     child.wait().unwrap();
-    let deadline = Instant::now() + PATIENCE;
     // The new parent may be slow to reap it.
-    while std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ")) {
-        assert!(Instant::now() < deadline, "process {line} is alive");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the program has ended", || !runs(program));
 }
 
 /// Parses signal sets from /proc, without the two signals that libc uses itself: it sets them up in

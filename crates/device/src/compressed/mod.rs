@@ -13,9 +13,8 @@
 //!
 //! Invariants: a slot without a holder takes no memory: `area` notifies us when the last holder
 //! releases it, the object's place is freed, and its span's memory is given back with the last
-//! object in it. All state is words in shared memory without locks, so processes of a run share it,
-//! and one killed at any instruction leaks at most one object's memory for each of its threads,
-//! until the run ends.
+//! object in it. All state is words without locks, in a memory file that the process which opened
+//! the device may pass on.
 //! Not here: checksums. They are computed on the page, before and after, and so verify the codec
 //! too, and they tell without compressing whether a page has changed: so they stay where objects
 //! are encrypted.
@@ -43,13 +42,13 @@ use crate::{DeviceInfo, FreeNotify, IoQueue, SwapDevice};
 use codec::Codec;
 use overspill_base::{Bytes, Slot};
 use queue::Compressor;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use store::Store;
 
 /// What a compressed device holds, and how much memory it takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Number of pages it holds.
     pub held_pages: u64,

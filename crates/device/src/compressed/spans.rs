@@ -3,8 +3,7 @@
 //! Owns: a word per *span* of 16 KiB. A span is divided into equal places for objects of one class;
 //! the word has its class, and which places are taken.
 //! Invariants: everything about a span is in its one word, so every change is one compare-exchange.
-//! There is no lock and no owner, any process may take a place in any span, and one that is killed
-//! at any instruction leaves at most one place taken and one empty span closed.
+//! There is no lock and no owner: any thread may take a place in any span.
 //!
 //! ```text
 //! bits 0..56   a bit per place that is taken
@@ -14,11 +13,9 @@
 //! ```
 //!
 //! Not here: what an object is ([`super::word`]), reading and writing it ([`super::store`]).
-//! Rejected: spans owned by the process that fills them, like clusters of slots. Another process
-//! would have to release the spans of a dead owner, and ownership saves only a compare-exchange, 1
-//! % of the compression before it. A list of spans per class: several words that change together
-//! need a lock, or repair after a kill; scanning the words is fast enough, eight are in a cache
-//! line.
+//! Rejected: spans owned by the CPU that fills them, like clusters of slots: it saves only a
+//! compare-exchange, 1 % of the compression before it. A list of spans per class: several words
+//! that change together need a lock; scanning the words is fast enough, eight are in a cache line.
 
 use overspill_base::shared::Table;
 use std::sync::atomic::AtomicU64;
@@ -102,8 +99,7 @@ impl Place {
     }
 }
 
-/// Sums over a store, in shared memory. A process killed between a change and its count leaves them
-/// off by one; they are only for people and for heuristics, so that does no harm.
+/// Sums over a store, for people and for heuristics: a change comes before its count.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sum {
     /// Number of spans not free.
@@ -126,7 +122,7 @@ pub(super) const SUMS: usize = 6;
 /// Where the searches of one queue continue, by class.
 pub(super) type Cursors = [u32; CLASSES];
 
-/// All spans of a store, as one process sees them.
+/// All spans of a store.
 #[derive(Debug)]
 pub(super) struct Spans {
     words: Table<AtomicU64>,

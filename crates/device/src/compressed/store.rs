@@ -1,13 +1,11 @@
-//! The memory of compressed pages, shared by the processes of a run.
+//! The memory of compressed pages.
 //!
 //! Owns: a memory file: a word per slot ([`super::word`]), a word per span ([`super::spans`]), the
 //! sums, and behind them the spans themselves.
 //! Invariants: an object is written before its slot's word names it, and its place is released
-//! after no word names it any more; so a process killed anywhere leaves every other slot as it was,
-//! and at most one place taken that no word names. There are more spans than slots, so a write
-//! never fails because the file is full, wherever the places are; only spans in use take memory.
-//! Slots are written, read and forgotten by one thread at a time, ordered by others: `area` between
-//! processes, the page's lock within one.
+//! after no word names it any more. There are more spans than slots, so a write never fails because
+//! the file is full, wherever the places are; only spans in use take memory. Slots are written,
+//! read and forgotten by one thread at a time, which the page's lock is for.
 //! Not here: compression ([`super::codec`]).
 //!
 //! Only words are mapped. Objects are copied by system calls, because mapped objects would count as
@@ -29,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-/// Spans beyond one per slot, for places that killed processes left taken.
+/// Spans beyond one per slot: each write that is under way has a place, and the slot its old one.
 const SPARE_SPANS: usize = 4096;
 
 /// The layout of the file.
@@ -70,7 +68,7 @@ pub(super) enum Found {
     Damage,
 }
 
-/// The store, as one process sees it.
+/// The store.
 #[derive(Debug)]
 pub(super) struct Store {
     file: OwnedFd,
@@ -273,7 +271,7 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::atomic::Ordering::Release;
 
-    /// Damage for tests, and checks that must hold when no process is active and none was killed.
+    /// Damage for tests, and checks that must hold when no thread is active.
     impl Store {
         /// Puts `word` into a slot, as a stray write would.
         pub(in crate::compressed) fn damage(&self, slot: Slot, word: u64) {
@@ -287,11 +285,6 @@ mod tests {
 
         /// Verifies every sum: objects and taken places, bytes and memory.
         pub(in crate::compressed) fn check(&self) {
-            self.check_leaked(0);
-        }
-
-        /// As [`check`](Self::check), with `leaked` places taken by killed processes.
-        pub(in crate::compressed) fn check_leaked(&self, leaked: usize) {
             let mut named = HashMap::new();
             for (slot, word) in self.slots.iter().map(|word| word.load(Acquire)).enumerate() {
                 let Content::Object { place, len_bytes } = Content::of_word(word) else { continue };
@@ -300,14 +293,11 @@ mod tests {
                 assert_eq!(named.insert(place, slot), None, "{place:?} is named twice");
             }
             let places: u32 = self.spans.in_use().sum();
-            let dead = places as usize - named.len();
-            assert!(dead <= leaked, "{dead} places are taken and named by nobody");
+            assert_eq!(places as usize, named.len(), "places that are taken and named by nobody");
             let usage = self.usage();
             let spans = self.spans.in_use().count() as u64;
-            if leaked == 0 {
-                assert_eq!(self.spans.sum(Sum::Spans), spans);
-                assert_eq!(self.spans.sum(Sum::Pages), usage.held_pages);
-            }
+            assert_eq!(self.spans.sum(Sum::Spans), spans);
+            assert_eq!(self.spans.sum(Sum::Pages), usage.held_pages);
             let tables = self.data_at;
             assert!(usage.memory_bytes <= tables + spans * SPAN_BYTES as u64, "{usage:?}");
         }

@@ -1,7 +1,5 @@
 //! The device as a whole: against a naive model, with threads and with damage.
 
-mod kills;
-
 use super::word::Content;
 use super::*;
 use crate::seal;
@@ -21,7 +19,7 @@ fn device(slots: u32, algorithm: Algorithm) -> CompressedDevice {
     CompressedDevice::open(&spec, size).unwrap()
 }
 
-/// The same device, as another process sees it: words mapped a second time.
+/// The same device, as whoever gets its descriptor sees it: words mapped a second time.
 fn attached(device: &CompressedDevice) -> CompressedDevice {
     let fd = device.as_fd().try_clone_to_owned().unwrap();
     CompressedDevice::attach(fd, device.algorithm, device.attachment.clone()).unwrap()
@@ -77,7 +75,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn two_processes_read_what_either_wrote_last(
+    fn pages_read_as_they_were_written_last(
         steps in proptest::collection::vec(step(), 1..200),
         zstd: bool,
     ) {
@@ -282,7 +280,7 @@ fn another_process_attaches_by_descriptor() {
     let path = format!("/proc/self/fd/{}", device.descriptor().unwrap().as_raw_fd());
     let fd = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let attachment = device.attachment().clone();
-    let same = any::attach(fd.into(), attachment, None, Arc::new(|| 0)).unwrap();
+    let same = any::attach(fd.into(), attachment, None).unwrap();
     assert_eq!(same.info(), device.info());
     assert!(same.info().synchronous);
     let pages = Pages::new(1);

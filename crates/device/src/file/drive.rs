@@ -62,7 +62,7 @@ pub(super) fn choose(fd: &OwnedFd, synchronous: bool, features: Features) -> (Dr
 }
 
 /// Opens a queue for up to `depth` requests. One at a time gains nothing from a ring, and a ring
-/// costs a descriptor.
+/// costs a descriptor. Where the reserve of rings is used up system calls have to do.
 ///
 /// # Errors
 /// [`DeviceError::Queue`] if the system refuses another ring.
@@ -71,11 +71,14 @@ pub(super) fn open_queue(
     target: &Arc<Target>,
     depth: u32,
 ) -> Result<Box<dyn IoQueue>, DeviceError> {
+    let positioned = || SynchronousQueue::new(Positioned::new(target.clone()), depth);
     match driver {
-        Driver::Uring if depth > 1 => Ok(Box::new(UringQueue::new(target.clone(), depth)?)),
-        Driver::Uring | Driver::Positioned => {
-            Ok(Box::new(SynchronousQueue::new(Positioned::new(target.clone()), depth)))
-        }
+        Driver::Uring if depth > 1 => match UringQueue::new(target.clone(), depth) {
+            Ok(queue) => Ok(Box::new(queue)),
+            Err(_) if uring::has_reserve() => Ok(Box::new(positioned())),
+            Err(error) => Err(error),
+        },
+        Driver::Uring | Driver::Positioned => Ok(Box::new(positioned())),
     }
 }
 

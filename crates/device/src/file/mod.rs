@@ -26,6 +26,7 @@ mod transfer;
 mod uring;
 
 pub use mkswap::{MkswapOptions, NewArea, mkswap};
+pub use uring::reserve_rings;
 
 pub(crate) use open::{large_enough, named, refused};
 
@@ -166,10 +167,6 @@ impl FileDevice {
             attachment.notes.extend(open::readable_by_others(&fd));
         }
         attachment.encrypt_as(spec);
-        if spec.apart == Some(true) {
-            attachment.served = true;
-            attachment.notes.push("served apart: the program's processes cannot open it".into());
-        }
         attachment.discards = discard::probe(&fd);
         attachment.page_discard =
             attachment.discards && spec.discard.is_some_and(Discard::of_freed);
@@ -209,6 +206,11 @@ impl FileDevice {
     /// What [`attach`](Self::attach) needs besides a descriptor.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
+    }
+
+    /// True if its queues have a ring each.
+    pub fn has_rings(&self) -> bool {
+        self.driver == Driver::Uring
     }
 
     fn new(fd: OwnedFd, attachment: Attachment, features: Features) -> Self {

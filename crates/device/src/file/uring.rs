@@ -6,6 +6,9 @@
 //!   unmoved in a [`Flight`]; the entry's user data is that flight's index.
 //! * A flight has one entry in the ring at most, and there are as many flights as the submission
 //!   ring has room for; so a push never fails and completions never overflow.
+//! * A ring reads and writes, and nothing else: it is restricted before it is enabled, so it opens
+//!   no file and no connection for who takes this process over. Filters of system calls do not see
+//!   what a ring is asked for.
 //! * After a fork the ring belongs to the parent alone. The child's copy of the queue neither
 //!   submits nor waits when it is dropped; it only releases the mapping and the descriptor.
 //!
@@ -17,23 +20,119 @@
 use super::transfer::{IoVec, Step, Target, Transfer};
 use crate::error::DeviceError;
 use crate::{Completion, IoOp, IoQueue, IoRequest, failed};
+use io_uring::register::Restriction;
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Checks whether this process may use io_uring, and whether the kernel's is new enough.
 ///
 /// # Errors
 /// ENOSYS from an old kernel, EPERM or EACCES from seccomp or a sysctl, ENOMEM from a limit.
 pub(super) fn probe() -> Result<(), Errno> {
+    if let Some(reserve) = RESERVE.get() {
+        return reserve.probed;
+    }
     let ring = IoUring::new(1).map_err(|error| errno_of(&error))?;
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(|error| errno_of(&error))?;
-    let needed =
-        [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE];
-    if needed.iter().all(|&code| probe.is_supported(code)) { Ok(()) } else { Err(Errno::NOSYS) }
+    if NEEDED.iter().all(|&code| probe.is_supported(code)) { Ok(()) } else { Err(Errno::NOSYS) }
+}
+
+/// What a ring may be asked for.
+const NEEDED: [u8; 4] =
+    [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE];
+
+/// Makes a ring that does that alone, for so many requests.
+fn restricted(depth: u32) -> std::io::Result<IoUring> {
+    let ring = IoUring::builder().setup_r_disabled().build(depth)?;
+    let mut may = NEEDED.map(Restriction::sqe_op);
+    ring.submitter().register_restrictions(&mut may)?;
+    ring.submitter().register_enable_rings()?;
+    Ok(ring)
+}
+
+/// The rings of a process that cannot make any more.
+static RESERVE: OnceLock<Reserve> = OnceLock::new();
+
+struct Reserve {
+    rings: Mutex<Vec<IoUring>>,
+    depth: u32,
+    /// Whether rings could be used when it was made.
+    probed: Result<(), Errno>,
+}
+
+/// Makes up to `count` rings for queues of up to `depth` requests, as many as the system gives.
+/// Queues of this process have these from then on, and no others: it can be kept from making any.
+/// A second call changes nothing.
+pub fn reserve_rings(count: usize, depth: u32) {
+    let probed = probe();
+    let rings = match probed {
+        Ok(()) => (0..count).map_while(|_| restricted(depth).ok()).collect(),
+        Err(_) => Vec::new(),
+    };
+    // A poor one was there before if this is not kept.
+    let _ = RESERVE.set(Reserve { rings: Mutex::new(rings), depth, probed });
+}
+
+/// True if this process has all the rings that it ever will.
+pub(super) fn has_reserve() -> bool {
+    RESERVE.get().is_some()
+}
+
+impl Reserve {
+    fn rings(&self) -> MutexGuard<'_, Vec<IoUring>> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, depth: u32) -> Option<IoUring> {
+        if depth <= self.depth { self.rings().pop() } else { None }
+    }
+}
+
+/// A ring, which goes back to the reserve if there is one. Nothing is in it then.
+struct Ring(ManuallyDrop<IoUring>);
+
+impl Ring {
+    /// Takes one for so many requests, or makes it.
+    ///
+    /// # Errors
+    /// Of the system; EMFILE if the reserve has no more.
+    fn new(depth: u32) -> Result<Self, Errno> {
+        let ring = match RESERVE.get() {
+            Some(reserve) => reserve.take(depth).ok_or(Errno::MFILE)?,
+            None => restricted(depth).map_err(|error| errno_of(&error))?,
+        };
+        Ok(Self(ManuallyDrop::new(ring)))
+    }
+}
+
+impl Deref for Ring {
+    type Target = IoUring;
+
+    fn deref(&self) -> &IoUring {
+        &self.0
+    }
+}
+
+impl DerefMut for Ring {
+    fn deref_mut(&mut self) -> &mut IoUring {
+        &mut self.0
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more: this is the only place where it is taken.
+        let ring = unsafe { ManuallyDrop::take(&mut self.0) };
+        if let Some(reserve) = RESERVE.get() {
+            reserve.rings().push(ring);
+        }
+    }
 }
 
 fn errno_of(error: &std::io::Error) -> Errno {
@@ -42,7 +141,7 @@ fn errno_of(error: &std::io::Error) -> Errno {
 
 /// A thread's queue to a device through io_uring.
 pub(super) struct UringQueue {
-    ring: IoUring,
+    ring: Ring,
     target: Arc<Target>,
     flights: Box<[Flight]>,
     idle: Vec<usize>,
@@ -72,10 +171,8 @@ impl UringQueue {
     /// [`DeviceError::Queue`] if the system refuses another ring.
     pub(super) fn new(target: Arc<Target>, depth: u32) -> Result<Self, DeviceError> {
         let depth = depth.max(1);
-        let ring = IoUring::new(depth).map_err(|error| DeviceError::Queue {
-            name: target.name().to_owned(),
-            errno: errno_of(&error),
-        })?;
+        let ring = Ring::new(depth)
+            .map_err(|errno| DeviceError::Queue { name: target.name().to_owned(), errno })?;
         Ok(Self {
             ring,
             target,
@@ -242,5 +339,31 @@ impl Drop for UringQueue {
                 self.await_some();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As who takes the process over might have it do.
+    #[test]
+    fn a_ring_neither_opens_nor_connects() {
+        let mut ring = match restricted(4) {
+            Ok(ring) => ring,
+            Err(error) => return println!("skipped: no ring can be had: {error}"),
+        };
+        let (cwd, null) = (types::Fd(libc::AT_FDCWD), c"/dev/null");
+        let opens = opcode::OpenAt::new(cwd, null.as_ptr()).build();
+        let socket = opcode::Socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).build();
+        let sends = opcode::Send::new(types::Fd(1), null.as_ptr().cast(), 1).build();
+        for entry in [opens, socket, sends] {
+            // SAFETY: the path outlives the request, which is waited for.
+            unsafe { ring.submission().push(&entry) }.unwrap();
+            ring.submit_and_wait(1).unwrap();
+            assert_eq!(ring.completion().next().unwrap().result(), -libc::EACCES, "{entry:?}");
+        }
+        let mut probe = Probe::new();
+        assert!(ring.submitter().register_probe(&mut probe).is_err(), "nor is anything registered");
     }
 }

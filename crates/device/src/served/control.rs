@@ -1,76 +1,39 @@
 //! What is asked over the socket between a client and the server: seldom, and one thing at a time.
 //!
 //! Owns: the questions, the answers, and the client's end of the socket.
-//! Invariants: a question is a message of three words and an answer one of three, so neither comes
-//! in parts. The server's end of the socket is closed when the server ends; whoever waits for an
+//! Invariants: the server's end of the socket is closed when the server ends; whoever waits for an
 //! answer gets an error then.
 //! Not here: what the answers are ([`super::server`]).
 
 use super::memory::PairMemory;
-use super::messages;
 use super::words::Outcome;
 use overspill_base::Slot;
 use overspill_base::sync::{LockClass, Mutex};
+use overspill_wire::{Descriptor, Link, LinkError};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
-use std::os::fd::{BorrowedFd, OwnedFd};
-
-/// Words in a message.
-const WORDS: usize = 3;
-/// Size of a message in bytes.
-pub(super) const MESSAGE_BYTES: usize = WORDS * 4;
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// What a client asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Ask {
     /// A pair of rings for one of its workers.
-    Open {
-        /// Who it is: see [`Clients`](super::Clients).
-        client: u32,
-    },
+    Open,
     /// As [`SwapDevice::grow`](crate::SwapDevice::grow).
     Grow { slots: u32 },
     /// As [`SwapDevice::discard`](crate::SwapDevice::discard).
     Discard { first: Slot, slots: u32 },
 }
 
-impl Ask {
-    fn words(self) -> [u32; WORDS] {
-        match self {
-            Self::Open { client } => [0, client, 0],
-            Self::Grow { slots } => [1, slots, 0],
-            Self::Discard { first, slots } => [2, first.0, slots],
-        }
-    }
-
-    /// Understands a message; none if it is not one.
-    pub(super) fn of(message: &[u8]) -> Option<Self> {
-        match words_of(message)? {
-            [0, client, 0] => Some(Self::Open { client }),
-            [1, slots, 0] => Some(Self::Grow { slots }),
-            [2, first, slots] => Some(Self::Discard { first: Slot(first), slots }),
-            _ => None,
-        }
-    }
-}
-
-fn bytes_of(words: [u32; WORDS]) -> [u8; MESSAGE_BYTES] {
-    let mut bytes = [0; MESSAGE_BYTES];
-    for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
-        chunk.copy_from_slice(&word.to_ne_bytes());
-    }
-    bytes
-}
-
-fn words_of(message: &[u8]) -> Option<[u32; WORDS]> {
-    let mut words = [0; WORDS];
-    if message.len() != MESSAGE_BYTES {
-        return None;
-    }
-    for (word, chunk) in words.iter_mut().zip(message.chunks_exact(4)) {
-        *word = u32::from_ne_bytes(chunk.try_into().expect("four bytes"));
-    }
-    Some(words)
+/// What it is answered.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    /// [`Outcome::numbers`].
+    outcome: (u32, u32),
+    number: u32,
+    /// Of a pair of rings: its memory, its door and its bell.
+    pair: Option<[Descriptor; 3]>,
 }
 
 /// The rings of a worker, as it receives them.
@@ -83,38 +46,54 @@ pub(super) struct Pair {
 }
 
 /// The client's end.
-pub(super) struct Link(Mutex<OwnedFd>);
+pub(super) struct Client(Mutex<Link>);
 
-impl Link {
+impl Client {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self(Mutex::new(LockClass::ServedDevice, socket))
+        Self(Mutex::new(LockClass::ServedDevice, socket.into()))
     }
 
     /// Asks for a number.
     pub(super) fn ask(&self, ask: Ask) -> (Outcome, u32) {
-        let answer = self.exchange(ask);
-        answer.map_or_else(|errno| (Outcome::Failed(errno), 0), |(outcome, n, _)| (outcome, n))
+        match self.exchange(ask) {
+            Ok(Answer { outcome: (kind, errno), number, .. }) => {
+                (Outcome::of_numbers(kind, errno), number)
+            }
+            Err(error) => (Outcome::Failed(errno_of(&error)), 0),
+        }
     }
 
     /// Asks for a pair of rings.
-    pub(super) fn open_pair(&self, client: u32) -> Result<Pair, Errno> {
-        let (outcome, _, descriptors) = self.exchange(Ask::Open { client })?;
-        if outcome != Outcome::Done {
-            return Err(outcome.errno());
+    pub(super) fn open_pair(&self) -> Result<Pair, Errno> {
+        let answer = self.exchange(Ask::Open).map_err(|error| errno_of(&error))?;
+        let (kind, errno) = answer.outcome;
+        match (Outcome::of_numbers(kind, errno), answer.pair) {
+            (Outcome::Done, Some(pair)) => {
+                let [memory, door, bell] = pair.map(OwnedFd::from);
+                Ok(Pair { memory: PairMemory::open(&memory)?, door, bell })
+            }
+            (Outcome::Done, None) => Err(Errno::PROTO),
+            (other, _) => Err(other.errno()),
         }
-        let [memory, door, bell] = descriptors.try_into().map_err(|_| Errno::MFILE)?;
-        Ok(Pair { memory: PairMemory::open(&memory)?, door, bell })
     }
 
-    fn exchange(&self, ask: Ask) -> Result<(Outcome, u32, Vec<OwnedFd>), Errno> {
-        let socket = self.0.lock();
-        let question = bytes_of(ask.words());
-        messages::send(&*socket, &question, &[], SendFlags::empty())?;
-        let mut answer = [0; MESSAGE_BYTES];
-        let (len, descriptors) = messages::receive(&*socket, &mut answer)?;
-        // Nothing came: the server has ended.
-        let [kind, errno, n] = words_of(&answer[..len]).ok_or(Errno::CONNRESET)?;
-        Ok((Outcome::of_numbers(kind, errno), n, descriptors))
+    /// There is room for a question: the one before was answered.
+    fn exchange(&self, ask: Ask) -> Result<Answer, LinkError> {
+        let link = self.0.lock();
+        link.send(&ask, Duration::ZERO)?;
+        link.receive(None, None)
+    }
+}
+
+/// The next question, if there is one.
+///
+/// # Errors
+/// The client is gone, or makes no sense.
+pub(super) fn question(link: &Link) -> Result<Option<Ask>, LinkError> {
+    match link.receive_now() {
+        Ok(ask) => Ok(Some(ask)),
+        Err(LinkError::Silent) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -123,12 +102,20 @@ impl Link {
 /// # Errors
 /// The client is gone, or takes nothing.
 pub(super) fn answer(
-    socket: BorrowedFd<'_>,
+    link: &Link,
     outcome: Outcome,
     number: u32,
-    descriptors: &[BorrowedFd<'_>],
-) -> Result<(), Errno> {
-    let (kind, errno) = outcome.numbers();
-    let message = bytes_of([kind, errno, number]);
-    messages::send(socket, &message, descriptors, SendFlags::DONTWAIT)
+    pair: Option<[OwnedFd; 3]>,
+) -> Result<(), LinkError> {
+    let pair = pair.map(|pair| pair.map(Descriptor::from));
+    link.send(&Answer { outcome: outcome.numbers(), number, pair }, Duration::ZERO)
+}
+
+fn errno_of(error: &LinkError) -> Errno {
+    match error {
+        LinkError::Ended => Errno::CONNRESET,
+        LinkError::Silent => Errno::TIMEDOUT,
+        LinkError::Message(_) | LinkError::Cut => Errno::PROTO,
+        LinkError::Socket(errno) => *errno,
+    }
 }

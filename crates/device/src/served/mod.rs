@@ -6,72 +6,40 @@
 //! end and [`server`] the other one, over any [`SwapDevice`]; [`apart`] has that in a process of
 //! its own.
 //! Invariants: the server trusts nothing that it is told. The two share no descriptor of the
-//! device; a client that ends loses none of its requests to another's pages, because the server
-//! says when it is done with them ([`server::Clients`]). A side is woken by a system call only if
-//! it sleeps.
+//! device. A side is woken by a system call only if it sleeps.
 //! Not here: encryption, which is done before a page comes here; what is remote.
-//! Rejected: one pair of rings for a process, which its threads would have to lock; rings in memory
-//! that all processes of a run have, where one could answer for the server.
+//! Rejected: one pair of rings for a process, which its threads would have to lock.
 
 pub mod apart;
 pub mod control;
 mod memory;
-mod messages;
 mod queue;
 pub mod server;
 #[cfg(test)]
 mod tests;
 mod words;
 
-pub use server::{Clients, Server};
-
 use crate::error::DeviceError;
 use crate::file::Attachment;
 use crate::{DeviceInfo, IoQueue, SwapDevice};
-use control::{Ask, Link};
-use overspill_base::sync::{AtomicU32, Condvar, Mutex, Ordering::Relaxed};
+use control::{Ask, Client};
+use overspill_base::sync::{AtomicU32, Ordering::Relaxed};
 use overspill_base::{Bytes, Slot};
 use queue::ServedQueue;
 use rustix::io::Errno;
 use std::fmt::{self, Debug};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 use words::Outcome;
-
-/// Waits until there is no client, at most for `patience`; false if there is one. `left` is told
-/// when one leaves.
-fn wait_unused<T>(
-    state: &Mutex<T>,
-    left: &Condvar,
-    clients: impl Fn(&T) -> usize,
-    patience: Duration,
-) -> bool {
-    let begun = Instant::now();
-    let mut state = state.lock();
-    while clients(&state) > 0 {
-        let rest = patience.saturating_sub(begun.elapsed());
-        if rest.is_zero() {
-            return false;
-        }
-        state = left.wait_for(state, rest);
-    }
-    true
-}
 
 /// Why a thread or a process was not started.
 fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::AGAIN)
 }
 
-/// Tells who this process is among the server's clients; another after a fork.
-pub type Identity = Arc<dyn Fn() -> u32 + Send + Sync>;
-
 /// A device that another process serves.
 pub struct ServedDevice {
     info: DeviceInfo,
-    link: Link,
-    identity: Identity,
+    client: Client,
     /// Slots that are known to be usable. A monotonic hint that carries no other data, hence
     /// relaxed.
     usable: AtomicU32,
@@ -84,11 +52,11 @@ impl Debug for ServedDevice {
 }
 
 impl ServedDevice {
-    /// Uses the device at the other end of `socket`, made by [`apart::Apart::client`].
-    pub fn new(socket: OwnedFd, attachment: &Attachment, identity: Identity) -> Self {
+    /// Uses the device at the other end of `socket`, as no other does: [`apart::Apart::socket`].
+    pub fn new(socket: OwnedFd, attachment: &Attachment) -> Self {
         let info = DeviceInfo { synchronous: false, ..attachment.info() };
         let usable = if attachment.grows { 0 } else { info.slots_max };
-        Self { info, link: Link::new(socket), identity, usable: AtomicU32::new(usable) }
+        Self { info, client: Client::new(socket), usable: AtomicU32::new(usable) }
     }
 }
 
@@ -104,7 +72,7 @@ impl SwapDevice for ServedDevice {
         }
         let name = || self.info.name.clone();
         let size = Bytes::of_pages(self.info.slots_max.into());
-        match self.link.ask(Ask::Grow { slots }) {
+        match self.client.ask(Ask::Grow { slots }) {
             (Outcome::Done, usable) => Ok(self.usable.fetch_max(usable, Relaxed).max(usable)),
             (Outcome::Full, _) => Err(DeviceError::Full { name: name(), size }),
             (other, _) => {
@@ -115,7 +83,7 @@ impl SwapDevice for ServedDevice {
     }
 
     fn discard(&self, first: Slot, slots: u32) -> Result<(), DeviceError> {
-        match self.link.ask(Ask::Discard { first, slots }) {
+        match self.client.ask(Ask::Discard { first, slots }) {
             (Outcome::Done, _) => Ok(()),
             (other, _) => {
                 let name = self.info.name.clone();
@@ -126,7 +94,7 @@ impl SwapDevice for ServedDevice {
 
     fn open_queue(&self, depth: u32) -> Result<Box<dyn IoQueue>, DeviceError> {
         let refused = |errno| DeviceError::Queue { name: self.info.name.clone(), errno };
-        let pair = self.link.open_pair((self.identity)()).map_err(refused)?;
+        let pair = self.client.open_pair().map_err(refused)?;
         Ok(Box::new(ServedQueue::new(pair, &self.info, depth)))
     }
 }

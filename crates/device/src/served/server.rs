@@ -1,133 +1,40 @@
-//! The process that has a device open, and serves it to others.
+//! Serving a device to a client.
 //!
-//! Owns: a thread with one queue to the device, the clients' sockets and the memory of their pairs.
-//! Invariants: a client can harm itself only: every word of it is checked, and one that says what
-//! makes no sense is left. A pair outlives its client until the last of its requests has completed,
-//! and only then is [`Clients::end`] called. A pair costs nothing while it is silent.
-//! Not here: who may become a client.
-//! Rejected: a thread for each client, of which there may be thousands; looking at every pair on
-//! each round, for the same reason.
+//! Owns: one queue to the device, the client's socket and the memory of its pairs.
+//! Invariants: the client can harm itself only: every word of it is checked, and a pair of which
+//! one makes no sense is closed. A pair outlives its worker until the last of its requests has
+//! completed. It costs nothing while it is silent.
+//! Not here: what opens the device.
+//! Rejected: looking at every pair on each round: there is one for each worker.
 
-use super::control::{Ask, MESSAGE_BYTES, answer};
+use super::control::{Ask, answer, question};
 use super::memory::PairMemory;
 use super::queue::{ring, was_rung};
 use super::words::{Ended, FLIGHTS, Outcome, Request};
-use super::{errno_of, wait_unused};
 use crate::error::DeviceError;
 use crate::in_flight::InFlight;
 use crate::{Completion, IoQueue, IoRequest, SwapDevice};
 use overspill_base::Slot;
 use overspill_base::ring::{Receiver, Sender};
-use overspill_base::sync::{Condvar, LockClass, Mutex};
+use overspill_wire::{Link, LinkError};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{RecvFlags, recv};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Requests that the device has at a time.
 const DEPTH: u32 = 256;
 /// Requests taken from one pair before the next one's turn.
 const TURN: usize = 32;
-/// Pairs of one client, at most: it has as many workers, and a mistake must not take all
-/// descriptors.
+/// Pairs, at most: the client has as many workers, and a mistake must not take all descriptors.
 const PAIRS_MAX: usize = 1024;
 /// Events looked at in one round.
 const EVENTS: usize = 64;
-
-/// Is told for whom requests may be under way. As long as that is so, the slots that a client held
-/// must not become another's, even if the client has ended: its last writes are yet to come.
-pub trait Clients: Send + Sync + Debug {
-    /// From now on there may be requests of `client`; false if there must be none.
-    fn begin(&self, client: u32) -> bool;
-
-    /// What began once has ended.
-    fn end(&self, client: u32);
-
-    /// No process has the socket of a client any more.
-    fn leave(&self) {}
-}
-
-/// Serves a device until it is dropped.
-#[derive(Debug)]
-pub struct Server {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    news: Mutex<News>,
-    /// A client has left.
-    left: Condvar,
-    /// Rung when there are news.
-    bell: OwnedFd,
-}
-
-/// What the thread does not know yet.
-#[derive(Debug, Default)]
-struct News {
-    /// Sockets of new clients.
-    arrived: Vec<OwnedFd>,
-    /// Clients that have not left yet.
-    clients: usize,
-    is_over: bool,
-}
-
-impl Server {
-    /// Starts the thread, the only one that moves pages to and from `device`.
-    ///
-    /// # Errors
-    /// [`DeviceError::Queue`] if the system refuses a queue, a descriptor or a thread.
-    pub fn start(
-        device: Arc<dyn SwapDevice>,
-        clients: Arc<dyn Clients>,
-    ) -> Result<Self, DeviceError> {
-        let name = device.info().name.clone();
-        let refused = |errno| DeviceError::Queue { name: name.clone(), errno };
-        let news = Mutex::new(LockClass::ServedDevice, News::default());
-        let (left, bell) = (Condvar::new(), new_door().map_err(refused)?);
-        let shared = Arc::new(Shared { news, left, bell });
-        let service = Service::new(device, clients, shared.clone())?;
-        let builder = std::thread::Builder::new().name("ovs-device".into());
-        let thread = builder.spawn(move || service.run());
-        let thread = thread.map_err(|error| refused(errno_of(&error)))?;
-        Ok(Self { shared, thread: Some(thread) })
-    }
-
-    /// Serves the client at the other end of `socket`, until no process has that open any more.
-    pub fn take(&self, socket: OwnedFd) {
-        let mut news = self.shared.news.lock();
-        news.arrived.push(socket);
-        news.clients += 1;
-        drop(news);
-        ring(&self.shared.bell);
-    }
-
-    /// Waits until there is no client, at most for `patience`; false if there is one.
-    pub fn wait_unused(&self, patience: Duration) -> bool {
-        let Shared { news, left, .. } = &*self.shared;
-        wait_unused(news, left, |news| news.clients, patience)
-    }
-}
-
-impl Drop for Server {
-    /// Waits for the requests that the device has.
-    fn drop(&mut self) {
-        self.shared.news.lock().is_over = true;
-        ring(&self.shared.bell);
-        // A panic was reported when it happened.
-        self.thread.take().map(JoinHandle::join);
-    }
-}
 
 fn new_door() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -143,24 +50,17 @@ fn new_bell() -> Result<(OwnedFd, OwnedFd), Errno> {
 /// meanwhile is found nowhere.
 type Token = u64;
 
-const NEWS: Token = 0;
+const CLIENT: Token = 0;
 const DEVICE: Token = 1;
 const FIRST: Token = 2;
 
-struct Caller {
-    socket: OwnedFd,
-    pairs: Vec<Token>,
-}
-
 /// The server's end of a worker's rings.
 struct Pair {
-    caller: Token,
     memory: PairMemory,
     requests: Receiver,
     completions: Sender,
     door: OwnedFd,
     bell: OwnedFd,
-    client: u32,
     in_flight: usize,
     /// There are, or were a moment ago, requests to be taken.
     is_active: bool,
@@ -174,14 +74,12 @@ struct Ticket {
     flight: u8,
 }
 
-struct Service {
-    /// Above the pairs, whose memory it may use: dropped first, and waits for its requests.
+/// The only one that moves pages to and from its device.
+pub struct Server {
+    /// Above the pairs, whose memory it may use: dropped first.
     queue: Box<dyn IoQueue>,
     device: Arc<dyn SwapDevice>,
-    clients: Arc<dyn Clients>,
-    shared: Arc<Shared>,
     epoll: OwnedFd,
-    callers: HashMap<Token, Caller>,
     pairs: HashMap<Token, Pair>,
     active: Vec<Token>,
     tickets: InFlight<Ticket>,
@@ -189,23 +87,22 @@ struct Service {
     completions: Vec<Completion>,
 }
 
-impl Service {
-    fn new(
-        device: Arc<dyn SwapDevice>,
-        clients: Arc<dyn Clients>,
-        shared: Arc<Shared>,
-    ) -> Result<Self, DeviceError> {
+impl Server {
+    /// Opens a queue to `device`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Queue`] if the system refuses a queue or a descriptor.
+    pub fn new(device: Arc<dyn SwapDevice>) -> Result<Self, DeviceError> {
         let queue = device.open_queue(DEPTH)?;
-        let watched = watch(&shared.bell, queue.poll_fd());
-        let name = &device.info().name;
-        let epoll = watched.map_err(|errno| DeviceError::Queue { name: name.clone(), errno })?;
+        let refused = |errno| DeviceError::Queue { name: device.info().name.clone(), errno };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused)?;
+        if let Some(fd) = queue.poll_fd() {
+            watch(&epoll, fd, DEVICE).map_err(refused)?;
+        }
         Ok(Self {
             queue,
             device,
-            clients,
-            shared,
             epoll,
-            callers: HashMap::new(),
             pairs: HashMap::new(),
             active: Vec::new(),
             tickets: InFlight::new(DEPTH),
@@ -214,78 +111,58 @@ impl Service {
         })
     }
 
-    fn run(mut self) {
-        while self.attend().is_continue() {
+    /// Serves the client at the other end of `link`, until no process has that open any more, or
+    /// what it says there makes no sense. Then waits for the requests that the device has.
+    ///
+    /// # Errors
+    /// The socket cannot be watched.
+    pub fn serve(mut self, link: &Link) -> Result<(), Errno> {
+        watch(&self.epoll, link.as_fd(), CLIENT)?;
+        while self.attend(link).is_continue() {
             self.take_requests();
             self.queue.flush();
             self.complete();
         }
+        // Their pages are in the memory of pairs.
+        while self.queue.in_flight() > 0 {
+            self.queue.wait();
+            self.complete();
+        }
+        Ok(())
     }
 
     /// Waits until something is ready, unless there is work, and looks at what is.
-    fn attend(&mut self) -> ControlFlow<()> {
+    fn attend(&mut self, link: &Link) -> ControlFlow<()> {
         let mut events = Vec::with_capacity(EVENTS);
         let at_once = (!self.active.is_empty()).then_some(&Timespec { tv_sec: 0, tv_nsec: 0 });
         // After EINTR or any other error: look again.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), at_once);
         for event in events {
             match event.data.u64() {
-                NEWS => self.learn()?,
+                CLIENT => self.answer(link)?,
                 DEVICE => {}
-                token if self.callers.contains_key(&token) => self.answer(token),
                 token => self.activate(token),
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// Takes the news.
-    fn learn(&mut self) -> ControlFlow<()> {
-        was_rung(&self.shared.bell);
-        let mut news = self.shared.news.lock();
-        let (arrived, is_over) = (std::mem::take(&mut news.arrived), news.is_over);
-        drop(news);
-        for socket in arrived {
-            let token = self.token();
-            let is_watched = self.watch(&socket, token).is_ok();
-            self.callers.insert(token, Caller { socket, pairs: Vec::new() });
-            if !is_watched {
-                // It is closed, and its client told so by that.
-                self.leave(token);
-            }
-        }
-        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn token(&mut self) -> Token {
-        self.next += 1;
-        self.next
-    }
-
-    fn watch(&self, fd: &OwnedFd, token: Token) -> Result<(), Errno> {
-        epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)
-    }
-
-    /// Answers one question of a caller, or notices its end.
-    fn answer(&mut self, token: Token) {
-        let mut message = [0; MESSAGE_BYTES + 1];
-        let socket = &self.callers[&token].socket;
-        let received = retry_on_intr(|| recv(socket, &mut message, RecvFlags::DONTWAIT));
-        let answered = match received {
-            Err(Errno::AGAIN) => Some(()),
-            Ok((n, _)) => Ask::of(&message[..n]).and_then(|ask| self.answer_to(token, ask)),
-            Err(_) => None,
+    /// Answers one question, or notices the client's end.
+    fn answer(&mut self, link: &Link) -> ControlFlow<()> {
+        let answered = match question(link) {
+            Ok(Some(ask)) => self.answer_to(link, ask),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
         };
-        if answered.is_none() {
-            self.leave(token);
-        }
+        answered.map_or(ControlFlow::Break(()), ControlFlow::Continue)
     }
 
-    /// None if the caller takes no answers.
-    fn answer_to(&mut self, token: Token, ask: Ask) -> Option<()> {
+    /// # Errors
+    /// The client takes no answers.
+    fn answer_to(&mut self, link: &Link, ask: Ask) -> Result<(), LinkError> {
         let (outcome, number) = match ask {
-            Ask::Open { client } => match self.open(token, client) {
-                Ok(sent) => return sent,
+            Ask::Open => match self.open() {
+                Ok(pair) => return answer(link, Outcome::Done, 0, Some(pair)),
                 Err(errno) => (Outcome::Failed(errno), 0),
             },
             Ask::Grow { slots } => {
@@ -294,7 +171,7 @@ impl Service {
             }
             Ask::Discard { first, slots } => (self.discard(first, slots), 0),
         };
-        answer(self.callers[&token].socket.as_fd(), outcome, number, &[]).ok()
+        answer(link, outcome, number, None)
     }
 
     fn discard(&self, first: Slot, slots: u32) -> Outcome {
@@ -305,67 +182,45 @@ impl Service {
         Outcome::of(&self.device.discard(first, slots))
     }
 
-    /// Makes a pair and hands it over; none inside if the caller takes no answers.
-    fn open(&mut self, token: Token, client: u32) -> Result<Option<()>, Errno> {
-        if self.callers[&token].pairs.len() >= PAIRS_MAX {
+    /// Makes a pair; returns what of it is the worker's: its memory, its door and its bell.
+    fn open(&mut self) -> Result<[OwnedFd; 3], Errno> {
+        if self.pairs.len() >= PAIRS_MAX {
             return Err(Errno::MFILE);
         }
         let (file, memory) = PairMemory::create()?;
         let (door, (heard, bell)) = (new_door()?, new_bell()?);
-        let own = self.token();
-        self.watch(&door, own)?;
+        let own = self.next;
+        self.next += 1;
+        watch(&self.epoll, door.as_fd(), own)?;
         let (requests, completions) =
             (Receiver::new(memory.requests()), Sender::new(memory.completions()));
-        // Both before the answer, because from then on there may be requests: the worker rings
-        // from its first one on.
-        if !self.clients.begin(client) {
-            return Err(Errno::CONNRESET);
-        }
+        // Before the answer, because from then on there may be requests: the worker rings from its
+        // first one on.
         let _ = requests.may_sleep();
-        let descriptors = [&file, &door, &heard].map(AsFd::as_fd);
-        let socket = self.callers[&token].socket.as_fd();
-        let sent = answer(socket, Outcome::Done, 0, &descriptors).ok();
+        let theirs = [file, fcntl_dupfd_cloexec(&door, 3)?, heard];
         let pair = Pair {
-            caller: token,
             memory,
             requests,
             completions,
             door,
             bell,
-            client,
             in_flight: 0,
             is_active: false,
             is_gone: false,
         };
         self.pairs.insert(own, pair);
-        self.callers.get_mut(&token).expect("it is asking").pairs.push(own);
-        Ok(sent)
-    }
-
-    /// Forgets a caller that has ended, or that makes no sense.
-    fn leave(&mut self, token: Token) {
-        let Some(Caller { pairs, socket }) = self.callers.remove(&token) else { return };
-        pairs.into_iter().for_each(|pair| self.close(pair));
-        drop(socket);
-        self.shared.news.lock().clients -= 1;
-        self.shared.left.notify_all();
-        self.clients.leave();
+        Ok(theirs)
     }
 
     /// Takes no more requests of a pair, and forgets it when the last has ended.
     fn close(&mut self, token: Token) {
         let Some(pair) = self.pairs.get_mut(&token) else { return };
         pair.is_gone = true;
-        if pair.in_flight > 0 {
-            return;
+        if pair.in_flight == 0 {
+            // The worker may have the door open, and ring for ever.
+            let _ = epoll::delete(&self.epoll, &pair.door);
+            self.pairs.remove(&token);
         }
-        // The worker may have the door open, and ring for ever.
-        let _ = epoll::delete(&self.epoll, &pair.door);
-        self.clients.end(pair.client);
-        if let Some(caller) = self.callers.get_mut(&pair.caller) {
-            caller.pairs.retain(|&pair| pair != token);
-        }
-        self.pairs.remove(&token);
     }
 
     /// A worker has rung: there are requests.
@@ -462,12 +317,6 @@ fn is_usable(device: &dyn SwapDevice, slot: Slot, pages: usize) -> bool {
     end <= u64::from(info.slots_max) && !info.reserved.iter().any(is_inside)
 }
 
-/// Watches what is there from the beginning.
-fn watch(bell: &OwnedFd, device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Errno> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let all = [(NEWS, Some(bell.as_fd())), (DEVICE, device)];
-    for (token, fd) in all.into_iter().filter_map(|(token, fd)| Some((token, fd?))) {
-        epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
-    }
-    Ok(epoll)
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: Token) -> Result<(), Errno> {
+    epoll::add(epoll, fd, EventData::new_u64(token), EventFlags::IN)
 }

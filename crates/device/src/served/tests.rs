@@ -3,54 +3,27 @@
 
 use super::memory::PairMemory;
 use super::queue::{ring, was_rung};
+use super::server::Server;
 use super::words::Request;
 use super::*;
 use crate::faulty::{FaultPlan, Faults, Faulty};
 use crate::testing::{Pages, drain, is_filled, ram, read, scattered, write};
 use crate::{Completion, IoOp, IoRequest, MAX_REQUEST_PAGES};
 use overspill_base::ring::{Receiver, Sender};
-use overspill_base::sync::Mutex;
-use overspill_base::sync::{AtomicBool, LockClass};
+use overspill_base::sync::{AtomicBool, LockClass, Mutex};
+use overspill_wire::Link;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 const SLOTS: u64 = 1024;
-const CLIENT: u32 = 7;
-
-/// Counts what is under way for the only client.
-#[derive(Debug, Default)]
-struct UnderWay(AtomicU32);
-
-impl Clients for UnderWay {
-    fn begin(&self, client: u32) -> bool {
-        assert_eq!(client, CLIENT);
-        self.0.fetch_add(1, Relaxed);
-        true
-    }
-
-    fn end(&self, client: u32) {
-        assert_eq!(client, CLIENT);
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
-impl UnderWay {
-    fn wait_for(&self, pairs: u32) {
-        let begun = Instant::now();
-        while self.0.load(Relaxed) != pairs {
-            assert!(begun.elapsed() < Duration::from_secs(60), "not {pairs} pairs");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
 struct Rig {
-    server: Server,
-    under_way: Arc<UnderWay>,
-    attachment: Attachment,
+    device: ServedDevice,
+    server: JoinHandle<()>,
 }
 
 impl Rig {
@@ -59,21 +32,20 @@ impl Rig {
         let reserved = info.reserved.iter().map(|slot| slot.0).collect();
         let size = Bytes::of_pages(info.slots_max.into());
         let attachment = Attachment { reserved, ..crate::file::named(info.name.clone(), size) };
-        let under_way = Arc::new(UnderWay::default());
-        let server = Server::start(device, under_way.clone()).unwrap();
-        Self { server, under_way, attachment }
+        Self::of(device, &attachment)
     }
 
-    /// A new client's.
-    fn socket(&self) -> OwnedFd {
-        let (ours, theirs) = messages::pair().unwrap();
-        self.server.take(ours);
-        theirs
+    fn of(device: Arc<dyn SwapDevice>, attachment: &Attachment) -> Self {
+        let (ours, theirs) = Link::pair().unwrap();
+        let server = Server::new(device).unwrap();
+        let server = std::thread::spawn(move || server.serve(&theirs.into()).unwrap());
+        Self { device: ServedDevice::new(ours.into(), attachment), server }
     }
 
-    fn device(&self) -> ServedDevice {
-        let socket = self.socket();
-        ServedDevice::new(socket, &self.attachment, Arc::new(|| CLIENT))
+    /// Ends the client, and waits for the server's end.
+    fn end(self) {
+        drop(self.device);
+        self.server.join().unwrap();
     }
 }
 
@@ -84,13 +56,12 @@ fn first_error(completion: &Completion) -> &DeviceError {
 #[test]
 fn what_one_worker_wrote_another_reads() {
     let rig = Rig::over(ram(SLOTS));
-    let (one, other) = (rig.device(), rig.device());
-    let mut queue = one.open_queue(4).unwrap();
+    let mut queue = rig.device.open_queue(4).unwrap();
     let pages = Pages::new(8);
     let written = write(&mut *queue, Slot(5), pages.filled(scattered(0..4), 3));
     assert!(written.failures.is_empty());
     assert_eq!(written.request.tag, 5, "the submitter's tag comes back");
-    let mut queue = other.open_queue(4).unwrap();
+    let mut queue = rig.device.open_queue(4).unwrap();
     let found = read(&mut *queue, Slot(5), pages.filled(scattered(4..8), 0));
     assert!(found.failures.is_empty() && found.request.pages.iter().all(|page| is_filled(page, 3)));
     queue.submit(IoRequest { op: IoOp::Read, slot: Slot(0), pages: Vec::new(), tag: 9 });
@@ -103,10 +74,9 @@ fn no_wake_up_is_missed() {
     const ROUNDS: usize = 3000;
     const WORKERS: u32 = 3;
     let rig = Rig::over(ram(SLOTS));
-    let device = rig.device();
     std::thread::scope(|scope| {
         for worker in 0..WORKERS {
-            let device = &device;
+            let device = &rig.device;
             scope.spawn(move || {
                 let mut random = fastrand_like(worker);
                 let mut queue = device.open_queue(8).unwrap();
@@ -162,7 +132,7 @@ fn finish_with(queue: &mut dyn IoQueue, requests: usize, each: impl Fn(&Completi
 #[test]
 fn more_requests_than_there_is_room_for_wait() {
     let rig = Rig::over(ram(SLOTS));
-    let device = rig.device();
+    let device = &rig.device;
     let mut queue = device.open_queue(2).unwrap();
     let pages = Pages::new(MAX_REQUEST_PAGES);
     for first in [0, 256, 512] {
@@ -176,7 +146,7 @@ fn more_requests_than_there_is_room_for_wait() {
 fn a_failure_is_that_of_the_device() {
     let plan = Arc::new(FaultPlan::new(Faults { fail_write: Some(0), ..Faults::default() }));
     let rig = Rig::over(Arc::new(Faulty::new(ram(SLOTS), plan.clone())));
-    let device = rig.device();
+    let device = &rig.device;
     let mut queue = device.open_queue(4).unwrap();
     let pages = Pages::new(2);
     let failed = write(&mut *queue, Slot(3), pages.filled(0..2, 1));
@@ -197,14 +167,14 @@ fn a_failure_is_that_of_the_device() {
 }
 
 #[test]
-fn a_file_grows_and_is_full_for_its_clients() {
+fn a_file_grows_and_is_full_for_its_client() {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = directory.path().join("swap");
     let kind = crate::SwapKind::File { path, size: Some(Bytes::of_pages(40_000)) };
     let file = crate::file::FileDevice::open(&kind.into(), &Default::default()).unwrap();
     let attachment = file.attachment().clone();
-    let rig = Rig { attachment, ..Rig::over(Arc::new(file)) };
-    let device = rig.device();
+    let rig = Rig::of(Arc::new(file), &attachment);
+    let device = &rig.device;
     let usable = device.grow(100).unwrap();
     assert!((100..=40_000).contains(&usable));
     assert_eq!(device.grow(40_000).unwrap(), 40_000);
@@ -221,7 +191,7 @@ fn a_file_grows_and_is_full_for_its_clients() {
 fn slots_that_are_reserved_or_do_not_exist_are_refused() {
     let header = Arc::new(Named::with_header(ram(SLOTS)));
     let rig = Rig::over(header);
-    let device = rig.device();
+    let device = &rig.device;
     let mut queue = device.open_queue(4).unwrap();
     let pages = Pages::new(2);
     for slot in [0, SLOTS as u32 - 1, u32::MAX] {
@@ -233,18 +203,16 @@ fn slots_that_are_reserved_or_do_not_exist_are_refused() {
     assert!(write(&mut *queue, Slot(1), pages.filled(0..2, 1)).failures.is_empty());
 }
 
-/// Whatever comes as words or over the socket, the others are served.
+/// Whatever comes as words of one pair, the others are served.
 #[test]
-fn a_client_that_makes_no_sense_harms_nobody() {
+fn a_pair_that_makes_no_sense_harms_no_other() {
     let rig = Rig::over(ram(SLOTS));
-    let device = rig.device();
-    let mut queue = device.open_queue(4).unwrap();
+    let mut queue = rig.device.open_queue(4).unwrap();
     let pages = Pages::new(1);
     let mut buffers = write(&mut *queue, Slot(1000), pages.filled([0], 4)).request.pages;
     let mut random = fastrand_like(1);
-    for round in 0..300 {
-        let bad = rig.device();
-        let pair = bad.link.open_pair(CLIENT).unwrap();
+    for _ in 0..300 {
+        let pair = rig.device.client.open_pair().unwrap();
         let mut sender = Sender::new(pair.memory.requests());
         for _ in 0..random() % 400 {
             // Below slot 1000, or above all.
@@ -255,87 +223,84 @@ fn a_client_that_makes_no_sense_harms_nobody() {
             NonZeroU64::new(word).into_iter().for_each(|word| sender.send(word));
             ring(&pair.door);
         }
-        let garbage = vec![round as u8; round % 20];
-        let socket = rig.socket();
-        let _ = rustix::net::send(&socket, &garbage, rustix::net::SendFlags::NOSIGNAL);
         let found = read(&mut *queue, Slot(1000), buffers);
         assert!(found.failures.is_empty() && is_filled(&found.request.pages[0], 4));
         buffers = found.request.pages;
     }
-    rig.under_way.wait_for(1);
+}
+
+/// It is not served any more, and its workers do not wait.
+#[test]
+fn a_client_that_makes_no_sense_is_left() {
+    for len in [1, 11, 12, 13, 20] {
+        let (ours, theirs) = Link::pair().unwrap();
+        let server = Server::new(ram(SLOTS)).unwrap();
+        let server = std::thread::spawn(move || server.serve(&theirs.into()).unwrap());
+        let attachment = crate::file::named("ram".into(), Bytes::of_pages(SLOTS));
+        let copy = rustix::io::fcntl_dupfd_cloexec(&ours, 3).unwrap();
+        let device = ServedDevice::new(copy, &attachment);
+        let mut queue = device.open_queue(4).unwrap();
+        rustix::net::send(&ours, &vec![9; len], rustix::net::SendFlags::empty()).unwrap();
+        server.join().unwrap();
+        let pages = Pages::new(1);
+        assert!(!write(&mut *queue, Slot(1), pages.filled([0], 4)).failures.is_empty());
+        assert!(device.open_queue(1).is_err() && device.discard(Slot(1), 1).is_err());
+    }
 }
 
 /// Nothing waits for a server that is gone, and what it had is not taken for done.
 #[test]
 fn requests_fail_when_the_server_ends() {
-    let keeping = Arc::new(Keeping::over(ram(SLOTS)));
-    let rig = Rig::over(keeping.clone());
-    let device = rig.device();
+    let (ours, theirs) = Link::pair().unwrap();
+    let attachment = crate::file::named("far".into(), Bytes::of_pages(SLOTS));
+    let device = ServedDevice::new(ours.into(), &attachment);
+    let (file, memory) = PairMemory::create().unwrap();
+    let door = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let (heard, bell) = rustix::pipe::pipe().unwrap();
+    assert!(Receiver::new(memory.requests()).may_sleep(), "it is to be rung");
+    let server = std::thread::spawn(move || {
+        let theirs = Link::from(theirs);
+        assert_eq!(theirs.receive(None, None), Ok(Ask::Open));
+        let pair = [file, door.try_clone().unwrap(), heard];
+        control::answer(&theirs, Outcome::Done, 0, Some(pair)).unwrap();
+        // It ends when it has got a request.
+        let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+        let rung = poll(&mut [PollFd::new(&door, PollFlags::IN)], Some(&patience));
+        assert_eq!(rung, Ok(1));
+        drop((theirs, bell, memory));
+    });
     // As many as there is room for: their numbers fill a byte.
     let mut queue = device.open_queue(256).unwrap();
     let pages = Pages::new(2);
     let request = |op, pages| IoRequest { op, slot: Slot(9), pages, tag: 0 };
     queue.submit(request(IoOp::Read, pages.filled([0], 8)));
     queue.flush();
-    keeping.wait_for_a_request();
-    let (server, under_way) = (rig.server, rig.under_way);
-    assert!(!server.wait_unused(Duration::from_millis(20)), "there is a client");
-    drop(server);
     finish_with(&mut *queue, 1, |completion| {
         let DeviceError::Io { errno, .. } = first_error(completion) else { panic!() };
         assert_eq!(*errno, Errno::PIPE);
     });
+    server.join().unwrap();
     queue.submit(request(IoOp::Write, pages.filled([0], 8)));
     queue.flush();
     finish_with(&mut *queue, 1, |completion| assert!(!completion.failures.is_empty()));
     assert!(device.open_queue(1).is_err() && device.discard(Slot(1), 1).is_err());
-    drop(under_way);
 }
 
 #[test]
-fn a_server_without_clients_is_unused() {
-    let rig = Rig::over(ram(SLOTS));
-    assert!(rig.server.wait_unused(Duration::ZERO));
-    let device = rig.device();
-    let queue = device.open_queue(4).unwrap();
-    assert!(!rig.server.wait_unused(Duration::ZERO));
-    drop((queue, device));
-    assert!(rig.server.wait_unused(Duration::from_secs(60)));
-}
-
-#[test]
-fn a_pair_ends_with_its_worker_or_with_the_client() {
-    let rig = Rig::over(ram(SLOTS));
-    let device = rig.device();
-    let queues: Vec<_> = (0..5).map(|_| device.open_queue(4).unwrap()).collect();
-    rig.under_way.wait_for(5);
-    drop(queues);
-    rig.under_way.wait_for(0);
-    // As the kernel ends a process: nothing of it runs any more.
-    std::mem::forget(device.open_queue(4).unwrap());
-    rig.under_way.wait_for(1);
-    drop(device);
-    rig.under_way.wait_for(0);
-}
-
-/// Else another process's page, written to the same slot later, could be written over.
-#[test]
-fn a_client_that_was_killed_is_under_way_until_its_last_write_has_ended() {
+fn a_server_ends_with_its_client_and_what_that_has_begun() {
     let keeping = Arc::new(Keeping::over(ram(SLOTS)));
     let rig = Rig::over(keeping.clone());
-    let device = rig.device();
     let pages = Pages::new(1);
-    let mut queue = device.open_queue(4).unwrap();
+    drop((0..5).map(|_| rig.device.open_queue(4).unwrap()).collect::<Vec<_>>());
+    let mut queue = rig.device.open_queue(4).unwrap();
     let pages = pages.filled([0], 8);
     queue.submit(IoRequest { op: IoOp::Write, slot: Slot(9), pages, tag: 0 });
     queue.flush();
     keeping.wait_for_a_request();
+    // As the kernel ends a process: nothing of it runs any more.
     std::mem::forget(queue);
-    drop(device);
-    std::thread::sleep(Duration::from_millis(50));
-    rig.under_way.wait_for(1);
     keeping.let_go();
-    rig.under_way.wait_for(0);
+    rig.end();
     let mut queue = keeping.inner.open_queue(1).unwrap();
     let pages = Pages::new(1);
     assert!(is_filled(&read(&mut *queue, Slot(9), pages.filled([0], 0)).request.pages[0], 8));

@@ -58,10 +58,10 @@ impl Engine {
         }
     }
 
-    /// Leases or reclaims until there are spare frames; false if nothing is left to reclaim.
+    /// Reclaims until there are spare frames; false if nothing is left to reclaim.
     fn reclaim_to_spare(&self, worker: &mut Worker) -> bool {
         while !self.frames.are_above_low() {
-            if !self.lease_more() && !self.reclaim_round(worker, false) {
+            if !self.reclaim_round(worker, false) {
                 return false;
             }
         }

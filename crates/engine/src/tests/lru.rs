@@ -18,7 +18,7 @@ struct Rig {
 /// Makes `count` unlocked frames on the inactive list, with the last one at its head.
 fn rig(count: usize, rotate_batch_pages: usize) -> Rig {
     let tuning = Tuning { rotate_batch_pages, lru_batch_pages: 1, ..Tuning::default() };
-    let frames = Frames::new(count, count);
+    let frames = Frames::new(count);
     let lru = Lru::new(count, &tuning, Cpus { count: 1, current: || 0 });
     for page in 0..count as u32 {
         let locked = frames.alloc(PageNo(page)).unwrap();
@@ -97,7 +97,7 @@ thread_local! {
 /// Makes two CPUs with batches of three, and two frames added on each.
 fn two_cpus() -> Rig {
     let tuning = Tuning { lru_batch_pages: 3, ..Tuning::default() };
-    let frames = Frames::new(4, 4);
+    let frames = Frames::new(4);
     let lru = Lru::new(4, &tuning, Cpus { count: 2, current: || CPU.get() });
     for page in 0..4u32 {
         CPU.set(page as usize / 2);

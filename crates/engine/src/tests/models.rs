@@ -10,7 +10,7 @@ use crate::{
     AddressSpace, Engine, EngineParts, FaultOutcome, Mapped, MovingSpace, PageTable, Space,
     SpaceError, Swap, Tuning, Unmapped, Worker,
 };
-use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, AreaTuning, Preset, SlotTable, SwapArea};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, PageBuf, Table};
 use overspill_base::stats::{Event, Stats};
@@ -199,22 +199,18 @@ fn rig_with(frees_at_once: bool) -> Arc<Rig> {
     };
     let config = AreaConfig { tuning: area, cpus: 1, rotational: false, discard: false };
     let (space, reads) = (Arc::new(ModelSpace::default()), Arc::new(AtomicUsize::new(0)));
-    let tables = AreaTables::on_heap(SLOTS, config, 1);
-    tables.format(&[]);
     let engine = Engine::new(EngineParts {
         frames: 3,
         table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
         space: Space::Moving(space.clone()),
-        budget: None,
         page_bytes: PAGE_SIZE,
         swaps: vec![Swap {
             device: Arc::new(device(reads.clone())),
-            area: SwapArea::new(AreaNo(0), tables, config, MemberNo(0)),
+            area: SwapArea::new(AreaNo(0), SlotTable::on_heap(SLOTS, config, &[]), config),
             priority: 0,
         }],
         arena: PageArena::new(2 * Tuning::CHUNK_PAGES).unwrap(),
         stats: Stats::on_heap(),
-        salvage: Box::new(|_| false),
         report: Box::new(|line| panic!("{line}")),
         tuning: Tuning {
             area,
@@ -470,27 +466,5 @@ fn a_fault_against_a_discard() {
         // It must not be mapped with what was read before the drop: it is missing, or zeros.
         assert!(rig.byte().is_none_or(|byte| byte == 0), "{:?} came back", rig.byte());
         rig.expect(0);
-    });
-}
-
-/// A page that its holder has found in memory stays there, whatever reclaim was doing.
-#[test]
-fn a_held_page_stays() {
-    model(|| {
-        let rig = rig();
-        let mut worker = rig.worker();
-        rig.fault(&mut worker);
-        assert!(rig.set_byte(PAGE, 7));
-        let holder = rig.engine.become_holder().unwrap();
-        let other = rig.clone();
-        let reclaimer = loom::thread::spawn(move || other.reclaim());
-        assert!(rig.engine.hold(holder, &[PAGE..PAGE.plus(1)]));
-        // Now the kernel may touch it.
-        let is_there = !rig.engine.is_missing(PAGE);
-        assert!(!is_there || rig.byte() == Some(7));
-        reclaimer.join().unwrap();
-        assert!(!is_there || rig.byte() == Some(7));
-        rig.engine.let_go(holder);
-        rig.expect(7);
     });
 }

@@ -10,7 +10,7 @@ pub(crate) mod resident;
 #[cfg(not(loom))]
 pub(crate) mod swapped_out;
 
-use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, Preset, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, AreaTuning, Preset, SlotTable, SwapArea};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::Stats;
@@ -20,8 +20,7 @@ use overspill_device::faulty::{FaultPlan, Faults, Faulty};
 use overspill_device::file::{FileDevice, OpenOptions};
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::{
-    AddressSpace, Engine, EngineParts, FrameBudget, MovingSpace, PageTable, Space, SpaceError,
-    Swap, Tuning,
+    AddressSpace, Engine, EngineParts, MovingSpace, PageTable, Space, SpaceError, Swap, Tuning,
 };
 use overspill_engine::{FaultOutcome, Mapped, Pattern, SwaponError, Unmapped, Worker};
 use std::ops::Range;
@@ -282,8 +281,6 @@ pub(crate) struct Rig {
     pub(crate) engine: Arc<Engine>,
     pub(crate) space: Arc<SimSpace>,
     pub(crate) plans: Vec<Arc<FaultPlan>>,
-    /// Processes that may share its areas.
-    pub(crate) members: usize,
 }
 
 /// The outcome of a touch.
@@ -297,25 +294,13 @@ pub(crate) enum Touch {
 impl Rig {
     /// Makes an engine of `frames` frames for `pages` pages, with one device per entry of `slots`.
     pub(crate) fn new(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
-        Self::with(Cpus::native(), frames, pages, slots, tuning, None)
-    }
-
-    /// As [`new`](Self::new), with frames that are leased.
-    pub(crate) fn leasing(frames: usize, pages: usize, budget: Arc<dyn FrameBudget>) -> Self {
-        let tuning = Tuning::default();
-        Self::with(Cpus::native(), frames, pages, &[4 * pages as u32], tuning, Some(budget))
+        Self::with(Cpus::native(), frames, pages, slots, tuning)
     }
 
     /// As [`new`](Self::new), with the per-CPU state of one CPU, so that slots are allocated in
     /// order.
     pub(crate) fn on_one_cpu(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
-        Self::with(Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning, None)
-    }
-
-    /// As [`on_one_cpu`](Self::on_one_cpu), with areas that this process has alone, so that its
-    /// pages can share slots.
-    pub(crate) fn of_guests(frames: usize, pages: usize, slots: &[u32], tuning: Tuning) -> Self {
-        Self::of(1, Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning, None)
+        Self::with(Cpus { count: 1, current: || 0 }, frames, pages, slots, tuning)
     }
 
     pub(crate) fn with(
@@ -324,19 +309,6 @@ impl Rig {
         pages: usize,
         slots: &[u32],
         tuning: Tuning,
-        budget: Option<Arc<dyn FrameBudget>>,
-    ) -> Self {
-        Self::of(2, cpus, frames, pages, slots, tuning, budget)
-    }
-
-    fn of(
-        members: usize,
-        cpus: Cpus,
-        frames: usize,
-        pages: usize,
-        slots: &[u32],
-        tuning: Tuning,
-        budget: Option<Arc<dyn FrameBudget>>,
     ) -> Self {
         let space = SimSpace::new(pages);
         let plans: Vec<_> =
@@ -345,23 +317,21 @@ impl Rig {
             .iter()
             .zip(&plans)
             .enumerate()
-            .map(|(n, (&slots, plan))| swap(n as u8, slots, plan.clone(), members))
+            .map(|(n, (&slots, plan))| swap(n as u8, slots, plan.clone()))
             .collect();
         let engine = Engine::new(EngineParts {
             frames,
             table: PageTable::new(Table::on_heap(pages, || AtomicU64::new(0))),
             space: Space::Moving(space.clone()),
-            budget,
             page_bytes: PAGE_SIZE,
             swaps,
             arena: PageArena::new(Engine::staging_pages(frames)).unwrap(),
             stats: Stats::on_heap(),
-            salvage: Box::new(|_| false),
             report: Box::new(|_| {}),
             tuning,
             cpus,
         });
-        Self { engine: Arc::new(engine), space, plans, members }
+        Self { engine: Arc::new(engine), space, plans }
     }
 
     /// Adds a sound device of `slots` slots.
@@ -372,13 +342,13 @@ impl Rig {
     /// Adds a device of `slots` slots that fails as planned.
     pub(crate) fn swapon_with(&self, slots: u32, faults: Faults) -> Result<AreaNo, SwaponError> {
         let plan = Arc::new(FaultPlan::new(faults));
-        self.engine.swapon(|number| swap(number.0, slots, plan, self.members))
+        self.engine.swapon(|number| swap(number.0, slots, plan))
     }
 
     /// Adds a sound device of `slots` slots, which are used when the others are full.
     pub(crate) fn swapon_below(&self, slots: u32, priority: i16) -> AreaNo {
         let plan = Arc::new(FaultPlan::new(Faults::default()));
-        let make = |number: AreaNo| Swap { priority, ..swap(number.0, slots, plan, self.members) };
+        let make = |number: AreaNo| Swap { priority, ..swap(number.0, slots, plan) };
         self.engine.swapon(make).unwrap()
     }
 
@@ -434,16 +404,15 @@ impl Rig {
     }
 }
 
-fn swap(number: u8, slots: u32, plan: Arc<FaultPlan>, members: usize) -> Swap {
+fn swap(number: u8, slots: u32, plan: Arc<FaultPlan>) -> Swap {
     let kind = SwapKind::Ram { size: Bytes::of_pages(u64::from(slots)) };
     let ram = FileDevice::open(&kind.into(), &OpenOptions::default()).unwrap();
     let slots = ram.info().slots_max;
-    let tables = AreaTables::on_heap(slots, AREA, members);
-    tables.format(&ram.info().reserved);
+    let slots = SlotTable::on_heap(slots, AREA, &ram.info().reserved);
     let faulty = Arc::new(Faulty::new(Arc::new(ram), plan));
     Swap {
         device: guards::checksummed(faulty),
-        area: SwapArea::new(AreaNo(number), tables, AREA, MemberNo(0)),
+        area: SwapArea::new(AreaNo(number), slots, AREA),
         priority: 0,
     }
 }

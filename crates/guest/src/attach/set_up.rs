@@ -9,7 +9,7 @@ use crate::channel::{Channel, ChannelError};
 use crate::error::{AttachError, Found, Result};
 use crate::hold::Held;
 use crate::system::System;
-use overspill_agent::{Answer, Request, flag, kind, step};
+use overspill_agent::{Answer, Barrier, Request, flag, kind, step};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -34,9 +34,9 @@ pub(super) fn set_up<S: System>(
         Userfaultfd::Device(device) => {
             ask(flag::DEVICE, Some(device)).map(|answer| (answer, 0)).map_err(refused)
         }
-        Userfaultfd::None { has_guards, .. } => {
-            let guards = if has_guards { flag::GUARDS } else { 0 };
-            ask(flag::TOUCHES | guards, Some(memory)).map(|answer| (answer, 0)).map_err(refused)
+        Userfaultfd::None { barrier, .. } => {
+            let asked = ask(Barrier::word(Some(barrier)), Some(memory));
+            asked.map(|answer| (answer, 0)).map_err(refused)
         }
         Userfaultfd::Forked(brought) => {
             let asked = brought.iter().map(|fd| ask(flag::USERFAULTFD, Some(*fd)));

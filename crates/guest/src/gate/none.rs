@@ -5,13 +5,23 @@
 use crate::error::{AttachError, Result};
 use crate::hold::Held;
 use crate::system::System;
-use overspill_agent::gate::{LETTERS_AT, STUB_AT, touches};
+use overspill_agent::Barrier;
+use overspill_agent::gate::{LETTERS_AT, STUB_AT};
 
 /// A gate that is shut: there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gate {
     /// Where its memory would start.
     pub base: u64,
+}
+
+/// What a gate would do.
+#[derive(Clone, Copy, Debug)]
+pub struct Catch {
+    /// What would have touches be signals.
+    pub barrier: Option<Barrier>,
+    /// Pages that a call might hold.
+    pub hold_pages_max: u32,
 }
 
 impl Gate {
@@ -29,14 +39,18 @@ impl Gate {
 /// # Errors
 /// Always.
 pub fn can_shut<S: System>(held: &mut Held<'_, S>) -> Result<()> {
-    shut(held, touches::NONE).map(drop)
+    none(held).map(drop)
 }
 
 /// Says why not.
 ///
 /// # Errors
 /// Always.
-pub fn shut<S: System>(held: &mut Held<'_, S>, _touches: u32) -> Result<Gate> {
+pub fn shut<S: System>(held: &mut Held<'_, S>, _: Catch) -> Result<Gate> {
+    none(held)
+}
+
+fn none<S: System>(held: &Held<'_, S>) -> Result<Gate> {
     let why = "this processor's kernel does not hand its system calls to a program";
     Err(AttachError::NoGate { pid: held.pid, why })
 }
@@ -46,7 +60,7 @@ pub fn shut<S: System>(held: &mut Held<'_, S>, _touches: u32) -> Result<Gate> {
 /// # Errors
 /// Always.
 pub fn inherited<S: System>(held: &mut Held<'_, S>) -> Result<Gate> {
-    shut(held, touches::NONE)
+    none(held)
 }
 
 /// Has nobody to let out.

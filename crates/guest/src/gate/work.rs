@@ -5,19 +5,19 @@
 //! when the gate is opened: nothing of it is kept outside.
 //! Not here: whether it can be done, and when ([`super`]).
 
-use super::{Gate, OURS, bit};
+use super::{Catch, Gate, OURS, bit};
 use crate::attach::{Site, filter_options};
 use crate::error::{About, AttachError, Result};
 use crate::hold::Held;
 use crate::inject::{self, Inside, Usable};
 use crate::process;
 use crate::system::{Registers, System};
-use overspill_agent::GATE;
 use overspill_agent::gate::{
     Action, GATE_BYTES, GLOBALS_AT, Globals, HANDLER_AT, HOLDS_MAX, PASSES_AT, PIN_ROBUST,
     PIN_RSEQ, PIN_TASK, RESTORER_AT, RETURNS_AT, Return, SECOND_AT, SIGNALS, SLOT_AT, SLOT_BYTES,
     SLOTS_AT, STUB_AT, STUB_BYTES, STUBS_AT, STUBS_OF_PAGE, Slot, Span, THIRD_AT, THREADS_MAX,
 };
+use overspill_agent::{Barrier, GATE};
 use rustix::process::Pid;
 use std::mem::offset_of;
 
@@ -135,8 +135,8 @@ impl<S: System> Work<'_, '_, S> {
 
     // Shutting.
 
-    pub(super) fn shut(&self, threads: &[Usable], touches: u32) -> Result<()> {
-        self.write_globals(threads.len(), touches)?;
+    pub(super) fn shut(&self, threads: &[Usable], catch: Catch) -> Result<()> {
+        self.write_globals(threads.len(), catch)?;
         for (slot, thread) in threads.iter().enumerate() {
             self.seat(slot, *thread)?;
         }
@@ -147,10 +147,11 @@ impl<S: System> Work<'_, '_, S> {
         Ok(())
     }
 
-    fn write_globals(&self, threads: usize, touches: u32) -> Result<()> {
+    fn write_globals(&self, threads: usize, catch: Catch) -> Result<()> {
         let globals = Globals {
             slots: threads as u32,
-            touches,
+            barrier: Barrier::word(catch.barrier),
+            hold_pages_max: catch.hold_pages_max,
             stub_pages: self.stub_pages(threads) as u32,
             ..bytemuck::Zeroable::zeroed()
         };

@@ -3,11 +3,23 @@
 //! Owns: what a child has of its parent's map (rule 12), and which page numbers of the two belong
 //! together.
 
-use super::{Event, Extent, PieceSource, SpaceMap};
+use super::contents::Contents;
+use super::{Event, Extent, Extents, PieceSource, SpaceMap};
 use crate::Vpn;
 use overspill_base::PageNo;
 use rangemap::RangeSet;
 use std::ops::Range;
+
+/// How much of a place one mapping of a child's covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Covered {
+    /// Not even a part.
+    Nothing,
+    /// A part, or it is not known.
+    Part,
+    /// All.
+    All,
+}
 
 /// Pages of a child, and those of its parent that were at the same addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,23 +35,20 @@ pub struct Inherited {
 impl SpaceMap {
     /// Makes the map of a child; this one is as it was when the message of the fork was read.
     /// `later` is what was read since, up to a moment at which nothing was outstanding, and `has`
-    /// says whether a mapping of the child's may cover a place. Where pieces run out the child's
-    /// pages are lost.
+    /// says what a child, which may run, has of a place now. Where pieces run out the child's pages
+    /// are lost.
     pub fn fork(
         &self,
         later: &[Event],
-        has: &mut dyn FnMut(&Range<Vpn>) -> bool,
+        has: &mut dyn FnMut(&Range<Vpn>) -> Covered,
         source: &mut dyn PieceSource,
     ) -> (Self, Vec<Inherited>) {
-        let mut child = Self::new(self.has_marks);
-        child.live.believed = self.live.believed.clone();
-        child.live.doubtful = self.live.doubtful.clone();
-        child.live.unmarked = self.live.unmarked.clone();
-        let mut inherited = Vec::new();
+        let (mut child, mut inherited) = (Self::new(), Vec::new());
+        child.live = Contents { bound: Extents::default(), ..self.live.clone() };
         for extent in self.live.bound.iter() {
             child.inherit(extent, source, &mut inherited);
         }
-        for late in self.recent.iter().filter(|late| has(&late.from)) {
+        for late in self.recent.iter().filter(|late| has(&late.from) == Covered::All) {
             child.drop_gone(&late.to.run(Vpn::pages(&late.from)));
         }
         for event in later {
@@ -56,16 +65,20 @@ impl SpaceMap {
     }
 
     /// A move that was made before the fork, unless the child still has what was moved: then
-    /// nobody knows.
+    /// nobody knows. A child that has neither, because it has unmapped the first since, was forked
+    /// before.
     fn moved_meanwhile(
         &mut self,
         from: Range<Vpn>,
         to: Vpn,
-        has: &mut dyn FnMut(&Range<Vpn>) -> bool,
+        has: &mut dyn FnMut(&Range<Vpn>) -> Covered,
     ) {
         let target = to.run(Vpn::pages(&from));
-        if has(&from) {
+        if has(&from) == Covered::All {
             return self.drop_gone(&target);
+        }
+        if has(&target) == Covered::Nothing {
+            return;
         }
         let moved = self.live.take(&from).moved(from.start, to);
         let gone = self.live.take(&target);

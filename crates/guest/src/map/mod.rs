@@ -25,20 +25,18 @@
 //!    whose content is where.
 //! 6. \[claims\] Since Linux 6.12 `Unmapped` is a claim: a `mmap(MAP_FIXED)` that fails sends it as
 //!    well. What was there is set aside until the guest is quiescent, and put back if it is still
-//!    there; meanwhile the place is occupied. A second claim about a part of it divides it: each
-//!    part was unmapped as a whole or not at all. Only marks (9) can tell: before Linux 6.4, which
-//!    has none, it is a fact.
+//!    there, which marks (9) tell; meanwhile the place is occupied. A second claim about a part of
+//!    it divides it: each part was unmapped as a whole or not at all.
 //! 7. \[growth\] Growth has no message. An address that is not believed is answered by zeros,
 //!    which the kernel only takes where it is registered, new and empty; content never goes there.
 //! 8. \[doomed\] `Removed` comes before the pages are dropped, and nothing says when that is done.
 //!    Until the guest is quiescent nothing is filled there; then the pages are dropped here, too.
 //!    Those that were present or marked are not evicted, nor taken for content that is out, before
 //!    they were seen absent, or filled anew.
-//! 9. \[marks\] Since Linux 6.4 the page table has a mark wherever content is out. It is the truth:
-//!    a page that is neither present nor marked is new, whatever the map has for it
-//!    ([`SpaceMap::drop_gone`]). The map then errs on one side: it keeps what may be gone, because
-//!    a silent growth (7) can bring a message about a place whose former content moved and whose
-//!    message is late. Without marks `Removed` drops at once, and that history loses a page. What
+//! 9. \[marks\] The page table has a mark wherever content is out. It is the truth: a page that is
+//!    neither present nor marked is new, whatever the map has for it ([`SpaceMap::drop_gone`]).
+//!    The map then errs on one side: it keeps what may be gone, because a silent growth (7) can
+//!    bring a message about a place whose former content moved and whose message is late. What
 //!    could not be marked yet counts as marked: if it was unmapped and then grown into before it
 //!    could be, it comes back.
 //! 10. \[belief\] A range is believed when one registered mapping covers it and nothing was
@@ -50,8 +48,8 @@
 //!     brought that the child's memory does not show, and what was set aside, the child does not
 //!     get: a page that is out there is lost, not another one's. Nothing moves out of a child
 //!     before its mappings were compared ([`SpaceMap::confirm`]): it has not all of its parent's
-//!     (MADV_DONTFORK). Where it has zeros instead (MADV_WIPEONFORK) there are no marks (9).
-//!     So without marks a child may get what its memory never had.
+//!     (MADV_DONTFORK). Where it has zeros instead (MADV_WIPEONFORK) there are no marks (9). What
+//!     another thread was dropping (8) the child has as it was: nobody drops its marks there.
 //!
 //! Invariants ([`SpaceMap::check`]): what is bound is believed; no ghost is; no page number is in
 //! two places.
@@ -68,7 +66,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
-pub use children::Inherited;
+pub use children::{Covered, Inherited};
 pub use event::Event;
 pub use extents::{Extent, Extents};
 pub use pieces::{Numbers, PIECE_PAGES, PieceNo, PieceSource};
@@ -124,8 +122,6 @@ struct Move {
 /// The map of one guest's addresses.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceMap {
-    /// Whether the page table has marks where content is out (rule 9).
-    has_marks: bool,
     live: Contents,
     ghosts: RangeSet<Vpn>,
     limbo: Vec<Waiting>,
@@ -145,8 +141,8 @@ pub struct SpaceMap {
 
 impl SpaceMap {
     /// Makes the map of a guest of which nothing is known.
-    pub fn new(has_marks: bool) -> Self {
-        Self { has_marks, ..Self::default() }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Applies the message just read.
@@ -162,9 +158,7 @@ impl SpaceMap {
         self.shrink_moves(place);
         self.divide_claims(place);
         let unmapped = self.live.take(place);
-        if !self.has_marks {
-            self.forget(unmapped.bound.iter());
-        } else if !unmapped.is_empty() {
+        if !unmapped.is_empty() {
             self.aside.push(unmapped);
         }
         self.ghosts.remove(place.clone());
@@ -233,20 +227,13 @@ impl SpaceMap {
     }
 
     fn removed(&mut self, place: &Range<Vpn>) {
-        let has_marks = self.has_marks;
         let waiting = self.limbo.iter_mut().flat_map(Waiting::parts);
         let everywhere = waiting.chain(&mut self.aside).chain([&mut self.live]);
-        let dropped: Vec<Extent> = everywhere
-            .flat_map(|contents| match has_marks {
-                // Where the mark is missing, nothing will tell whether it was dropped.
-                true => contents.drop_unmarked(place),
-                false => contents.bound.unbind(place),
-            })
-            .collect();
+        // Where the mark is missing, nothing will tell whether it was dropped.
+        let dropped: Vec<Extent> =
+            everywhere.flat_map(|contents| contents.drop_unmarked(place)).collect();
         self.forget(dropped);
-        if has_marks {
-            self.removing.insert(place.clone());
-        }
+        self.removing.insert(place.clone());
     }
 
     /// Applies the moves that waited for a place that is free now.
@@ -307,6 +294,12 @@ impl SpaceMap {
     /// Ends rule 8 for pages that were seen absent, or filled by a call that fails on present ones.
     pub fn seen_new(&mut self, place: Range<Vpn>) {
         self.live.doomed.remove(place);
+    }
+
+    /// True if the content of a page of `place` is being removed, as far as is known: what is there
+    /// now may be new.
+    pub fn is_removing(&self, place: &Range<Vpn>) -> bool {
+        self.removing.overlaps(place)
     }
 
     /// True if a page of `place` is doomed.
@@ -401,13 +394,20 @@ impl SpaceMap {
         self.live.believed.iter()
     }
 
-    /// Gives an address that is [`AtAddress::Unbound`] a page, and its neighbours theirs, at most
-    /// [`PIECE_PAGES`] in all. `None` if there are no more pieces.
-    pub fn bind(&mut self, at: Vpn, source: &mut dyn PieceSource) -> Option<Extent> {
+    /// Gives an address that is [`AtAddress::Unbound`] a page, and its neighbours in `new` theirs,
+    /// at most [`PIECE_PAGES`] in all. None of those may have a mark: what is out, and not known
+    /// here, is lost (12), and would become zeros. `None` if there are no more pieces.
+    pub fn bind(
+        &mut self,
+        at: Vpn,
+        new: &Range<Vpn>,
+        source: &mut dyn PieceSource,
+    ) -> Option<Extent> {
         let believed = self.live.believed.get(&at)?;
         let before = self.live.bound.within(believed.start..at).last().map(|e| e.place().end);
         let after = self.live.bound.within(at..believed.end).next().map(|e| e.at);
-        let gap = before.unwrap_or(believed.start)..after.unwrap_or(believed.end);
+        let gap = before.unwrap_or(believed.start).max(new.start)
+            ..after.unwrap_or(believed.end).min(new.end);
         let (place, first) = self.numbers.take(at, &gap, source)?;
         let extent = Extent { at: place.start, first, pages: Vpn::pages(&place) as u32 };
         self.live.bound.bind(extent);
@@ -431,8 +431,7 @@ impl SpaceMap {
         let limbo = ended.limbo.into_iter().flat_map(|w| w.claims.into_iter().chain([w.contents]));
         let unkept = ended.unkept.into_iter().map(|unkept| unkept.contents);
         let all = limbo.chain(ended.aside).chain(unkept).chain([ended.live]);
-        (self.has_marks, self.numbers, self.forgotten) =
-            (ended.has_marks, ended.numbers, ended.forgotten);
+        (self.numbers, self.forgotten) = (ended.numbers, ended.forgotten);
         self.forget(all.flat_map(|contents| contents.bound.into_vec()));
     }
 

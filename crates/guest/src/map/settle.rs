@@ -141,7 +141,7 @@ impl SpaceMap {
     /// Rule 9: content that a message took along from a place that had grown into another's is
     /// found by its marks, if it can be nothing else's.
     fn settle_moves(&mut self, witness: &mut dyn Witness) -> Option<()> {
-        if self.has_marks && !self.recent.is_empty() {
+        if !self.recent.is_empty() {
             let (missing, misplaced) = self.look_along_moves(witness)?;
             for place in misplaced {
                 let contents = self.live.take(&place);

@@ -8,9 +8,10 @@ use linux_raw_sys::general as raw;
 use overspill_base::kernel::{self, MOVES_SINCE};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 /// What a kernel's userfaultfd can do for guests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Abilities {
     /// Marks of pages that are out (`UFFD_FEATURE_WP_UNPOPULATED`, Linux 6.4).
     pub marks: bool,

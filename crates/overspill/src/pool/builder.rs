@@ -95,6 +95,6 @@ impl PoolBuilder {
 }
 
 fn join(number: AreaNo, swap: OpenedSwap, page_bytes: usize, seed: u64) -> Result<Swap, Error> {
-    let swap = PagerSwap::private(swap.device, swap.priority, page_bytes, seed)?;
+    let swap = PagerSwap::new(swap.device, swap.priority, page_bytes, seed)?;
     Ok(join_area(number, swap, seed))
 }

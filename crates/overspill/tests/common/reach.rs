@@ -42,7 +42,7 @@ pub(crate) fn run_in_each_other(but: &[&str]) {
         let output = command.args(skipped).env(VARIABLE, name).output().unwrap();
         let (said, errors) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{name}: {said}\n{errors}");
+        assert!(output.status.success(), "{name}: {}: {said}\n{errors}", output.status);
         println!("{name}: {}", said.lines().last().unwrap_or_default());
     }
 }

@@ -191,6 +191,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("core");
         let place = |user, since| Place {
+            is_as_ours: true,
             directory: directory.path().to_owned(),
             own_number: 1,
             user,

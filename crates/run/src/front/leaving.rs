@@ -4,7 +4,8 @@
 //! guest the keeper brings most pages back while it goes on; then it stands still, has the rest
 //! brought back, and loses its agent.
 //! Invariants: nobody new is told to stop meanwhile. A guest whose pages cannot be brought back is
-//! paged on, and with it all that are left. One that the keeper has let go, and whose agent cannot
+//! paged on, and with it all that are left; the keeper says so soon where something else is to be
+//! done first, and that is done in between. One that the keeper has let go, and whose agent cannot
 //! leave now, is tried again: its threads go on in between.
 //! Not here: bringing pages back (`overspill_keeper`), the farewell (`overspill_guest::detach`).
 
@@ -16,7 +17,11 @@ use crate::keeper::KeeperError;
 use overspill_base::Bytes;
 use overspill_guest::{can_open, detach, open};
 use rustix::process::Pid;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long nothing of a guest may come back. Forked children may have to be attached to first,
+/// which have taken all room there is.
+const STUCK_WAIT: Duration = Duration::from_secs(10);
 
 /// Memory has no room for what is out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -62,9 +67,11 @@ impl Front {
         self.is_leaving && !self.resting.is_on() && self.is_without_guests()
     }
 
+    /// Of a child the keeper may have told while its parent was let go.
     pub(super) fn is_without_guests(&self) -> bool {
         self.guests.is_empty()
             && self.forked.is_empty()
+            && !self.keeper.wants_something()
             && self.cores.is_idle()
             && self.stopping.since().is_none()
     }
@@ -94,8 +101,7 @@ impl Front {
     /// guests first.
     pub(super) fn let_departing_go(&mut self) {
         for number in std::mem::take(&mut self.departing) {
-            let found = self.guests.iter().find(|(_, guest)| guest.number == number);
-            let Some(pid) = found.map(|(pid, _)| *pid) else {
+            let Some(pid) = self.pid_of(number) else {
                 if self.forked.contains_key(&number) {
                     self.departing.push(number);
                 }
@@ -120,8 +126,9 @@ impl Front {
         let number = guest.number;
         if let Leaving::Returning(from) = guest.leaving {
             let rest = self.keeper.bring(number, from)?;
-            self.guest(pid).leaving = rest.map_or(Leaving::Returned, Leaving::Returning);
-            return Ok(());
+            let guest = self.guest(pid);
+            guest.leaving = rest.map_or(Leaving::Returned, Leaving::Returning);
+            return note_stuck(guest, rest == Some(from));
         }
         let gate = guest.gate;
         self.holding.hold(number, pid, gate);
@@ -139,7 +146,7 @@ impl Front {
             return;
         }
         for guest in self.guests.values_mut().filter(|guest| guest.leaving != Leaving::LetGo) {
-            guest.leaving = Leaving::NOT_BEGUN;
+            (guest.leaving, guest.stuck) = (Leaving::NOT_BEGUN, None);
             self.keeper.stay(guest.number);
             self.holding.release(guest.number);
         }
@@ -154,7 +161,11 @@ impl Front {
             if guest.gate.is_some_and(|gate| can_open(held, gate).is_err()) {
                 return Ok(());
             }
-            self.keeper.let_go(number)?;
+            if !self.keeper.let_go(number)? {
+                guest.leaving = Leaving::NOT_BEGUN;
+                self.holding.release(number);
+                return note_stuck(guest, true);
+            }
             guest.leaving = Leaving::LetGo;
         }
         let opened = guest.gate.is_none_or(|gate| open(held, gate).is_ok());
@@ -166,5 +177,18 @@ impl Front {
         }
         self.holding.forget(number);
         Ok(())
+    }
+}
+
+/// Notes whether something of a guest came back.
+///
+/// # Errors
+/// Nothing has for too long.
+fn note_stuck(guest: &mut Guest, is_stuck: bool) -> Result<(), KeeperError> {
+    let since = is_stuck.then(|| guest.stuck.unwrap_or_else(Instant::now));
+    guest.stuck = since;
+    match since {
+        Some(since) if since.elapsed() > STUCK_WAIT => Err(KeeperError::NoRoom(STUCK_WAIT)),
+        _ => Ok(()),
     }
 }

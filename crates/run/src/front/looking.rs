@@ -11,6 +11,7 @@ use crate::sharing::Sharing;
 use crate::watch::{Watched, run_time, start_of};
 use overspill_base::Bytes;
 use overspill_base::clock::cpu_count;
+use overspill_keeper::LEFT_PART;
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -117,7 +118,7 @@ impl Front {
     /// Looks at all processes, and has them stop if the limit is in sight. Returns when they are to
     /// be looked at next.
     pub(super) fn look(&mut self, family: &HashMap<Pid, Watched>) -> Duration {
-        let held: u64 = family.values().map(|process| process.pages).sum();
+        let held = self.sum(family);
         self.look_at_others(held);
         self.rest(held);
         let percent = match self.is_early {
@@ -127,13 +128,14 @@ impl Front {
         if percent >= PREPARE_PERCENT {
             self.keeper.prepare();
         }
-        self.loose_pages = self.loose_pages(family);
-        let loose_pages = self.loose_pages;
+        let loose_pages = self.loose_pages(family, self.small_pages(family));
+        self.apart_pages = self.loose_pages(family, 0);
         self.leave_room();
+        self.held_pages = held.saturating_sub(self.sharing.twice_pages());
         if self.guests.is_empty() || self.sharing.is_fresh() {
-            let held_once_pages = held.saturating_sub(self.sharing.twice_pages());
-            self.held_most_pages = self.held_most_pages.max(held_once_pages);
+            self.held_most_pages = self.held_most_pages.max(self.held_pages);
         }
+        self.note_excess(family.len());
         if percent < NEAR_PERCENT {
             return self.far_interval(held);
         }
@@ -155,6 +157,38 @@ impl Front {
             true => NEAR_INTERVAL,
             false => FAR_INTERVAL,
         }
+    }
+
+    /// Says once that a limit cannot be kept, and why.
+    fn note_excess(&mut self, processes: usize) {
+        let stuck_pages = self.keeper.stats().unevictable_pages() + self.apart_pages;
+        let (held_pages, limit_pages) = (self.held_pages, self.limit_pages());
+        if self.guests.is_empty() || !self.excess.note(held_pages, stuck_pages, limit_pages) {
+            return;
+        }
+        let [held, stuck, limit] = [held_pages, stuck_pages, limit_pages].map(Bytes::of_pages);
+        let enough = Bytes((stuck.0 / (LEFT_PART - 1) * LEFT_PART).next_multiple_of(1 << 20));
+        let who = if processes == 1 { "the process holds" } else { "its processes hold" };
+        self.keeper.say(&format!(
+            "{who} {held} in a limit of {limit}: {stuck} of it cannot leave memory, which is what \
+             programs have written of their files' data, or lock; give --memory {enough:#} or more"
+        ));
+    }
+
+    /// Notes what all processes hold, what relatives share once.
+    pub(super) fn note_held(&mut self, family: &HashMap<Pid, Watched>) {
+        self.held_pages = self.sum(family).saturating_sub(self.sharing.twice_pages());
+    }
+
+    /// What all processes hold: before any is paged what relatives share once, then for each.
+    fn sum(&mut self, family: &HashMap<Pid, Watched>) -> u64 {
+        if !self.guests.is_empty() {
+            return family.values().map(|process| process.pages).sum();
+        }
+        let mark = self.limit_pages() * NEAR_PERCENT / 100;
+        let seen = &self.seen;
+        let first_pages = |pid| seen.get(&pid).map_or(0, |seen| seen.first_pages);
+        self.together.pages(family, mark, first_pages)
     }
 
     /// What the run may use now.
@@ -197,16 +231,15 @@ impl Front {
         share.clamp(SMALL_LEAST_PAGES, SMALL_PAGES)
     }
 
-    /// What processes have that are not paged. Children that guests have just forked have little of
-    /// their own: what they have got since.
-    fn loose_pages(&self, family: &HashMap<Pid, Watched>) -> u64 {
+    /// What processes of at least `least_pages` have that are not paged. Children that guests have
+    /// just forked have little of their own: what they have got since.
+    fn loose_pages(&self, family: &HashMap<Pid, Watched>, least_pages: u64) -> u64 {
         let inherited_pages = |pid: &Pid| match self.forked.is_empty() || !self.is_child(*pid) {
             true => 0,
             false => self.seen.get(pid).map_or(0, |seen| seen.first_pages),
         };
-        let small_pages = self.small_pages(family);
         let loose = family.iter().filter(|(pid, process)| {
-            process.pages >= small_pages && !self.guests.contains_key(pid)
+            process.pages >= least_pages && !self.guests.contains_key(pid)
         });
         loose.map(|(pid, process)| process.pages.saturating_sub(inherited_pages(pid))).sum()
     }
@@ -219,7 +252,8 @@ impl Front {
             return;
         }
         let limit = self.limit_pages();
-        let pages = limit.saturating_sub(self.loose_pages).max(limit / 4) + self.shared_pages();
+        let pages =
+            limit.saturating_sub(self.apart_pages).max(limit / LEFT_PART) + self.shared_pages();
         // By steps, so that not every page of growth is a message.
         if pages.abs_diff(self.paged_most) * ROOM_STEPS >= limit || pages == limit {
             self.limit_guests(pages);

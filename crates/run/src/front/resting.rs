@@ -7,7 +7,7 @@
 //! Not here: letting go (`leaving`).
 
 use super::Front;
-use crate::ground::Eye;
+use crate::ground::Ground;
 use overspill_base::Bytes;
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ impl Front {
     /// Begins to let guests go if memory has been free for long; `held_pages` is what all
     /// processes have.
     pub(super) fn rest(&mut self, held_pages: u64) {
-        let may_rest = !matches!(self.ground.eye, Eye::Faults(..)) && !self.guests.is_empty();
+        let may_rest = !matches!(self.ground, Ground::Faults(..)) && !self.guests.is_empty();
         if !may_rest || self.resting.looked.elapsed() < LOOK_INTERVAL {
             return;
         }

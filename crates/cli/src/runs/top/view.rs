@@ -129,7 +129,8 @@ fn draw_gauges(frame: &mut Frame<'_>, area: Rect, watched: &Watched) {
     let words = format!("some {:.0}%, full {:.0}%", some * 100.0, full * 100.0);
     draw_gauge(frame, lines[0], "waiting for pages, 10 s", (some, words), Color::Red);
     let memory = part_of(seen.memory_used_bytes, seen.memory_bytes);
-    draw_gauge(frame, lines[1], "memory", memory, Color::Green);
+    let color = if seen.over_limit_bytes > 0 { Color::Red } else { Color::Green };
+    draw_gauge(frame, lines[1], "memory", memory, color);
     for (SeenDevice { name, capacity_bytes, used_bytes, leaving, .. }, &line) in
         seen.devices.iter().zip(&lines[2..])
     {

@@ -14,7 +14,7 @@ pub(crate) use script::Script;
 
 use super::guards::{checksummed, notifying, sealed};
 use super::{Rig, Seen, SimSpace};
-use overspill_area::{AreaConfig, AreaNo, AreaTables, AreaTuning, MemberNo, SwapArea};
+use overspill_area::{AreaConfig, AreaNo, AreaTuning, SlotTable, SwapArea};
 use overspill_base::clock::Cpus;
 use overspill_base::shared::{PageArena, Table};
 use overspill_base::stats::{Event, Stats};
@@ -276,19 +276,17 @@ fn rig(setup: &Setup, log: Arc<Mutex<Vec<String>>>) -> Rig {
         frames: setup.frames,
         table: PageTable::new(Table::on_heap(PAGES, || AtomicU64::new(0))),
         space: Space::Moving(space.clone()),
-        budget: None,
         page_bytes: PAGE_SIZE,
         swaps: devices
             .map(|(n, (device, plan))| swap(n, device, plan, setup.tuning.area))
             .collect(),
         arena: PageArena::new(Engine::staging_pages(setup.frames)).unwrap(),
         stats: Stats::on_heap(),
-        salvage: Box::new(|_| false),
         report: Box::new(move |line| log.lock().unwrap().push(line.to_owned())),
         tuning: setup.tuning,
         cpus: Cpus { count: CPUS, current: || CPU.get() },
     });
-    Rig { engine: Arc::new(engine), space, plans, members: 1 }
+    Rig { engine: Arc::new(engine), space, plans }
 }
 
 fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaTuning) -> Swap {
@@ -297,13 +295,12 @@ fn swap(number: usize, setup: &DeviceSetup, plan: &Arc<FaultPlan>, tuning: AreaT
     let slots = ram.info().slots_max;
     let (rotational, discard) = (setup.rotational, setup.discard);
     let config = AreaConfig { tuning, cpus: CPUS, rotational, discard };
-    let tables = AreaTables::on_heap(slots, config, 1);
-    tables.format(&ram.info().reserved);
+    let table = SlotTable::on_heap(slots, config, &ram.info().reserved);
     let faulty = Arc::new(Faulty::new(Arc::new(ram), plan.clone()));
     // Half of the devices are encrypted.
     let device = if slots.is_multiple_of(2) { checksummed(faulty) } else { sealed(faulty) };
     Swap {
-        area: notifying(SwapArea::new(AreaNo(number as u8), tables, config, MemberNo(0)), &*device),
+        area: notifying(SwapArea::new(AreaNo(number as u8), table, config), &*device),
         device,
         priority: setup.priority,
     }

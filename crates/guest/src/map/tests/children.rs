@@ -2,11 +2,16 @@
 
 use super::rules::{HERE, PAGES, Says, THERE, map, page, remapped, unmapped};
 use crate::Vpn;
-use crate::map::{AtAddress, Event, Inherited, Look, PieceNo, PieceSource, SpaceMap};
+use crate::map::{AtAddress, Covered, Event, Inherited, Look, PieceNo, PieceSource, SpaceMap};
 use std::ops::Range;
 
+/// A child that has what is at an address, and may have parts of others.
+fn covers(at: Vpn) -> impl Fn(&Range<Vpn>) -> Covered {
+    move |place| if place.start == at { Covered::All } else { Covered::Part }
+}
+
 fn child_of(parent: &SpaceMap, source: &mut dyn PieceSource) -> (SpaceMap, Vec<Inherited>) {
-    parent.fork(&[], &mut |_| false, source)
+    parent.fork(&[], &mut |_| Covered::Part, source)
 }
 
 #[test]
@@ -26,6 +31,20 @@ fn a_child_has_its_parents_addresses_and_numbers_of_its_own() {
     child.check().unwrap();
 }
 
+/// The parent drops its marks, the child does not: they are no content that is lost.
+#[test]
+fn what_another_thread_was_dropping_is_so_in_a_child() {
+    let (mut parent, mut source) = map();
+    let place = HERE.run(2);
+    parent.apply(&Event::Removed(place.clone()));
+    parent.doom(place.clone());
+    parent.settle(&mut Says(Look::Registered, true));
+    let (child, _) = child_of(&parent, &mut source);
+    assert_eq!(child.at(HERE), AtAddress::Unbound);
+    assert!(child.is_doomed(&place));
+    assert!(matches!(child.at(HERE.plus(2)), AtAddress::Page(_)));
+}
+
 #[test]
 fn what_a_move_brought_is_the_childs_if_its_memory_moved_too() {
     let (mut parent, mut source) = map();
@@ -34,7 +53,7 @@ fn what_a_move_brought_is_the_childs_if_its_memory_moved_too() {
     let (child, _) = child_of(&parent, &mut source);
     assert!(matches!(child.at(Vpn(0x900)), AtAddress::Page(_)));
     // The source is still there in the child: it was forked before the move.
-    let mut has = |place: &Range<Vpn>| place.start == HERE;
+    let mut has = covers(HERE);
     let (earlier, _) = parent.fork(&[], &mut has, &mut source);
     assert_eq!(earlier.at(Vpn(0x900)), AtAddress::Unbound);
     assert!(matches!(earlier.at(THERE), AtAddress::Page(_)));
@@ -45,15 +64,20 @@ fn what_a_move_brought_is_the_childs_if_its_memory_moved_too() {
 fn what_moved_before_the_fork_is_the_childs_where_it_is() {
     let (parent, mut source) = map();
     let later = [unmapped(THERE), remapped(HERE, THERE), unmapped(HERE)];
-    let (child, inherited) = parent.fork(&later, &mut |_| false, &mut source);
+    let (child, inherited) = parent.fork(&later, &mut |_| Covered::Part, &mut source);
     let to = page(&child, THERE.plus(5));
     let run = inherited.iter().find(|run| run.to <= to && to < run.to.plus(512)).unwrap();
     assert_eq!(run.from.plus((to.0 - run.to.0) as usize), page(&parent, HERE.plus(5)));
     assert_eq!(child.at(HERE), AtAddress::Unknown);
     // The child has the source still: it was forked before the move, or the move left it mapped.
-    let (child, _) = parent.fork(&later, &mut |place| place.start == HERE, &mut source);
+    let (child, _) = parent.fork(&later, &mut covers(HERE), &mut source);
     assert!(matches!(child.at(HERE), AtAddress::Page(_)));
     assert_eq!(child.at(THERE), AtAddress::Unbound);
+    child.check().unwrap();
+    // It has neither: it has unmapped a part of the source since.
+    let (child, _) = parent.fork(&later, &mut |_| Covered::Nothing, &mut source);
+    assert!(matches!(child.at(HERE), AtAddress::Page(_)));
+    assert!(matches!(child.at(THERE), AtAddress::Page(_)));
     child.check().unwrap();
 }
 

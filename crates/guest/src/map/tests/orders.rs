@@ -9,7 +9,7 @@ use super::Endless;
 use super::kernel::{Call, Kernel, Mapping, Message, PLACES, THREADS, vpn};
 use super::mix::{Mix, Seen};
 use crate::Vpn;
-use crate::map::{AtAddress, Event, Inherited, Look, Numbers, Pages, SpaceMap, Witness};
+use crate::map::{AtAddress, Covered, Event, Inherited, Look, Numbers, Pages, SpaceMap, Witness};
 use overspill_base::PageNo;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -113,7 +113,10 @@ impl Known {
     fn check_child(&self, Child { mapped, later, is_quiet, .. }: &Child) -> Result<(), String> {
         let registered =
             |at: usize| mapped.get(at).copied().flatten().filter(|mapping| mapping.is_registered);
-        let mut has = |place: &Range<Vpn>| registered(place.start.0 as usize).is_some();
+        let mut has = |place: &Range<Vpn>| match registered(place.start.0 as usize) {
+            Some(_) => Covered::All,
+            None => Covered::Nothing,
+        };
         let (child, inherited) = self.map.fork(later, &mut has, &mut Endless::default());
         child.check()?;
         for at in 0..PLACES {
@@ -126,7 +129,7 @@ impl Known {
             let is_lost = held.is_none() && !(*is_quiet && later.is_empty());
             let is_dropped = held.is_none() && mapping.is_some_and(|mapping| mapping.is_dropping);
             // Where the page table has no mark, or nothing is registered, stale content is not put.
-            let is_unmarked = expected.is_none() && (self.map.has_marks || mapping.is_none());
+            let is_unmarked = expected.is_none();
             if held != expected && !is_lost && !is_dropped && !is_unmarked {
                 return Err(format!("a child has {held:?} at {at}, should have {expected:?}"));
             }
@@ -184,7 +187,6 @@ impl Memory {
 #[derive(Clone)]
 struct World {
     kernel: Kernel,
-    has_marks: bool,
     /// Whether the last thread forks, and does nothing else.
     forks: bool,
     known: Rc<Known>,
@@ -200,9 +202,9 @@ struct World {
 
 impl World {
     /// Each thread has one page, which is out, or the first one has two.
-    fn new(has_marks: bool, forks: bool) -> Self {
+    fn new(forks: bool) -> Self {
         let mut kernel = Kernel::default();
-        let (mut map, mut source) = (SpaceMap::new(has_marks), Endless::default());
+        let (mut map, mut source) = (SpaceMap::new(), Endless::default());
         let mut store = [None; PLACES];
         for place in 0..THREADS {
             let content = Some(place as u8 + 1);
@@ -210,22 +212,14 @@ impl World {
             let mapping = Mapping { is_registered: true, content, owner, is_dropping: false };
             kernel.mapped[place] = Some(mapping);
             map.believe(vpn(place).run(1));
-            let bound = map.bind(vpn(place), &mut source).expect("a piece");
+            let bound =
+                map.bind(vpn(place), &(Vpn(0)..Vpn(u64::MAX)), &mut source).expect("a piece");
             store[bound.first.0 as usize] = content;
         }
         // Nothing else is bound, and a number is not given again.
         map.numbers = Numbers::default();
         let known = Rc::new(Known::new(map, store));
-        Self {
-            kernel,
-            has_marks,
-            forks,
-            known,
-            candidate: None,
-            grace: None,
-            child: None,
-            wrong: None,
-        }
+        Self { kernel, forks, known, candidate: None, grace: None, child: None, wrong: None }
     }
 
     fn steps(&self, calls_max: usize) -> Vec<Step> {
@@ -257,19 +251,15 @@ impl World {
         steps
     }
 
-    /// A silent growth cannot be told from what was there before without marks.
     fn may_make(&self, thread: usize, call: &Call) -> bool {
         match call {
-            // A kernel without marks does not report a call that fails.
-            Call::GrowInto(..) | Call::FailToMapOver(_) => self.has_marks,
+            Call::GrowInto(..) | Call::FailToMapOver(_) => true,
             _ => self.forks == (*call == Call::Fork) || thread == 0 && *call != Call::Fork,
         }
     }
 
     fn may_register(&self, place: usize) -> bool {
-        // Without marks a late message about another mapping there would drop this one's content.
-        let is_time = self.has_marks || !self.kernel.is_changing();
-        self.known.unknown[place] && is_time && self.kernel.mapped[place].is_some()
+        self.known.unknown[place] && self.kernel.mapped[place].is_some()
     }
 
     fn take(&mut self, step: Step, memory: &mut Memory) {
@@ -362,7 +352,7 @@ impl World {
             let expected = registered.and_then(|mapping| mapping.content);
             let is_dropped = held.is_none() && mapping.is_some_and(|mapping| mapping.is_dropping);
             // Where the page table has no mark, stale content is not put.
-            let is_unmarked = self.has_marks && expected.is_none() && registered.is_some();
+            let is_unmarked = expected.is_none() && registered.is_some();
             if held != expected && !is_dropped && !is_unmarked {
                 return Err(format!("place {place} has {held:?}, should have {expected:?}"));
             }
@@ -446,17 +436,11 @@ fn play_all(start: World) {
 }
 
 #[test]
-fn every_order_of_two_calls_each_with_marks() {
-    play_all(World::new(true, false));
+fn every_order_of_two_calls_each() {
+    play_all(World::new(false));
 }
 
-/// Without marks a child may get what its memory never had.
 #[test]
 fn every_order_of_two_calls_and_a_fork() {
-    play_all(World::new(true, true));
-}
-
-#[test]
-fn every_order_of_two_calls_each_without_marks() {
-    play_all(World::new(false, false));
+    play_all(World::new(true));
 }

@@ -65,7 +65,6 @@ impl Witness for Asked<'_> {
 #[derive(Clone)]
 pub(super) struct World {
     kernel: Kernel,
-    has_marks: bool,
     map: SpaceMap,
     source: Endless,
     /// What the engine has of pages that are out.
@@ -86,9 +85,8 @@ impl World {
     /// Each thread has three registered pages, of which nothing is known.
     pub(super) fn new(rng: &mut Rng) -> Self {
         let threads = rng.usize(2..=3);
-        let has_marks = rng.u8(0..4) > 0;
-        let mut kernel = Kernel::new(threads, !has_marks || rng.bool());
-        let mut map = SpaceMap::new(has_marks);
+        let mut kernel = Kernel::new(threads, rng.bool());
+        let mut map = SpaceMap::new();
         for thread in 0..threads {
             let pages = 3 * thread..3 * thread + 3;
             kernel.give(thread, pages.clone());
@@ -96,7 +94,7 @@ impl World {
         }
         let (source, store) = (Endless::default(), HashMap::new());
         let (candidate, grace, written) = (None, None, 0);
-        Self { kernel, has_marks, map, source, store, candidate, grace, threads, written }
+        Self { kernel, map, source, store, candidate, grace, threads, written }
     }
 
     pub(super) fn may_take(&self, step: &Step) -> bool {
@@ -124,11 +122,10 @@ impl World {
         let kernel = &self.kernel;
         match call {
             Call::Map(pages) => kernel.may_replace(thread, pages.clone()),
-            // A kernel without marks does not report a call that fails.
-            Call::FailToMapOver(pages) => self.has_marks && kernel.owns(thread, pages.clone()),
-            Call::Unmap(pages) | Call::DontNeed(pages) | Call::Protect(pages) => {
-                kernel.owns(thread, pages.clone())
-            }
+            Call::FailToMapOver(pages)
+            | Call::Unmap(pages)
+            | Call::DontNeed(pages)
+            | Call::Protect(pages) => kernel.owns(thread, pages.clone()),
             Call::Move { from, to, len } => {
                 let is_apart = to + len <= from.start || from.end <= *to;
                 self.may_move(thread, from)
@@ -149,13 +146,13 @@ impl World {
         }
     }
 
-    /// Without marks a silent growth cannot be told from what was there before, nor can it where
-    /// content could not be marked yet.
+    /// A silent growth cannot be told from what was there before where content could not be marked
+    /// yet.
     fn may_grow_into(&self, pages: &Range<usize>) -> bool {
         let SpaceMap { live, aside, limbo, .. } = &self.map;
         let waiting = limbo.iter().flat_map(|waiting| &waiting.claims);
         let mut all = waiting.chain(aside).chain([live]);
-        self.has_marks && !all.any(|contents| contents.unmarked.overlaps(&place(pages)))
+        !all.any(|contents| contents.unmarked.overlaps(&place(pages)))
     }
 
     fn may_move(&self, thread: usize, from: &Range<usize>) -> bool {
@@ -178,12 +175,10 @@ impl World {
     }
 
     fn may_register(&self, mapping: &Range<usize>) -> bool {
-        // Without marks a late message about another mapping there would drop this one's content.
-        let is_time = self.has_marks || !self.kernel.is_changing();
         let is_whole = !mapping.is_empty() && self.mapping_at(mapping.start) == *mapping;
         let place = place(mapping);
         let is_settled = self.map.is_settled(&place);
-        is_whole && is_time && is_settled && !self.map.unknown(&place).is_empty()
+        is_whole && is_settled && !self.map.unknown(&place).is_empty()
     }
 
     pub(super) fn take(&mut self, step: &Step) -> Result<(), String> {
@@ -264,7 +259,9 @@ impl World {
     }
 
     fn bind(&mut self, page: usize) {
-        self.map.bind(Vpn(page as u64), &mut self.source).expect("a piece");
+        self.map
+            .bind(Vpn(page as u64), &(Vpn(0)..Vpn(u64::MAX)), &mut self.source)
+            .expect("a piece");
     }
 
     /// Moves out what the engine has in memory, and marks it.
@@ -282,9 +279,7 @@ impl World {
         if let Some((thread, call)) = call {
             self.enter(thread, &call);
         }
-        if self.has_marks {
-            moved.into_iter().for_each(|page| self.mark(one(page)));
-        }
+        moved.into_iter().for_each(|page| self.mark(one(page)));
     }
 
     fn may_evict(&self, page: usize) -> bool {
@@ -307,9 +302,6 @@ impl World {
             (AtAddress::Later, _) => Need::Later,
             (_, Entry::Present) => Need::Nothing,
             (AtAddress::Page(number), Entry::Marked) => zeros_or(self.store.get(&number)),
-            (AtAddress::Page(number), Entry::Nothing) => {
-                zeros_or(self.store.get(&number).filter(|_| !self.has_marks))
-            }
             (_, Entry::Nothing) => Need::Zeros,
             (AtAddress::Unbound, _) if self.map.is_doomed(&one(page)) => Need::Zeros,
             _ if self.map.is_in_doubt() => Need::Later,

@@ -34,14 +34,14 @@ pub(super) const THERE: Vpn = Vpn(0x200);
 pub(super) const PAGES: u64 = 16;
 
 pub(super) fn map() -> (SpaceMap, Endless) {
-    map_with(SpaceMap::new(true))
+    map_with(SpaceMap::new())
 }
 
 fn map_with(mut map: SpaceMap) -> (SpaceMap, Endless) {
     let mut source = Endless::default();
     for place in [HERE, THERE] {
         map.believe(place.run(PAGES));
-        map.bind(place, &mut source).unwrap();
+        map.bind(place, &(Vpn(0)..Vpn(u64::MAX)), &mut source).unwrap();
     }
     (map, source)
 }
@@ -175,20 +175,23 @@ fn a_claim_moves_with_what_it_was_about() {
 }
 
 #[test]
-fn without_marks_content_that_is_removed_is_removed_wherever_it_waits() {
-    let (mut map, _) = map_with(SpaceMap::new(false));
+fn what_is_not_marked_yet_is_removed_wherever_it_waits() {
+    let (mut map, _) = map();
+    [HERE, THERE].into_iter().for_each(|at| map.leave_unmarked(at.run(4)));
     map.apply(&remapped(THERE, HERE));
     map.apply(&Event::Removed(HERE.run(4)));
     // Of what is at HERE, and of what waits for it.
     assert_eq!(map.take_forgotten().len(), 2);
     map.apply(&unmapped(HERE));
+    map.apply(&unmapped(THERE));
+    map.settle(&mut kept());
     assert_eq!(map.at(HERE), AtAddress::Unbound);
     assert!(matches!(map.at(HERE.plus(4)), AtAddress::Page(_)));
     map.check().unwrap();
 }
 
 #[test]
-fn with_marks_content_stays_until_nothing_is_outstanding() {
+fn what_is_removed_stays_until_nothing_is_outstanding() {
     let (mut map, _) = map();
     let number = page(&map, HERE);
     map.apply(&Event::Removed(HERE.run(2)));
@@ -235,7 +238,7 @@ fn a_number_is_another_one_after_a_removal() {
     let (mut map, mut source) = map();
     let number = page(&map, HERE);
     map.drop_gone(&HERE.run(1));
-    map.bind(HERE, &mut source).unwrap();
+    map.bind(HERE, &(Vpn(0)..Vpn(u64::MAX)), &mut source).unwrap();
     assert_ne!(page(&map, HERE), number);
     assert_eq!(map.find(number), Whereabouts::Nowhere);
     for numbers in map.take_forgotten() {

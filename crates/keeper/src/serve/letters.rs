@@ -1,0 +1,226 @@
+//! What letters of gates ask for.
+//!
+//! Owns: the thread that hears the bell.
+//! Invariant: a fork stands still ([`Owned::is_forking`]) from its first letter until its child has
+//! its pages, or is known not to come.
+//! Not here: the memory of letters (`guest::letters`), what a child gets (`forks`).
+//!
+//! [`Owned::is_forking`]: crate::guest::state::Owned::is_forking
+
+use super::shared::Shared;
+use crate::guest::letters::{Awaited, Letters, Read};
+use crate::guest::source::{Followed, GateRequest};
+use crate::guest::state::Fork;
+use crate::guest::state::Guest;
+use crate::guest::touched::protection_of;
+use crate::parts::Birth;
+use overspill_agent::PAGE_BYTES;
+use overspill_agent::gate::letter;
+use overspill_base::sync::Arc;
+use overspill_guest::Vpn;
+use overspill_guest::map::Event;
+use overspill_wire::Descriptor;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::ops::Range;
+
+/// Where the addresses of a process end, at most.
+const ADDRESSES_END: u64 = 1 << 56;
+/// What a letter is answered with that nobody understands.
+const NO_SUCH_LETTER: i64 = -(Errno::NOSYS.raw_os_error() as i64);
+/// What a fork fails with that cannot be followed.
+pub(crate) const NOT_NOW: i64 = -(Errno::AGAIN.raw_os_error() as i64);
+
+impl Shared {
+    /// Takes what a gate writes from now on.
+    pub(crate) fn take_letters(
+        &self,
+        guest: &Guest,
+        [bell, letters]: &[Descriptor; 2],
+    ) -> Result<(), Errno> {
+        self.bell.hang(bell)?;
+        *guest.letters.lock() = Some(Letters::open(letters)?);
+        guest.source.forget_letters();
+        Ok(())
+    }
+
+    /// Reads letters until told to stop.
+    pub(crate) fn read_letters(&self) {
+        while !self.must_stop() {
+            let Some(rung) = self.bell.rung() else { continue };
+            self.all_guests().iter().for_each(|guest| self.read_those_of(guest));
+            self.bell.listen(rung);
+        }
+    }
+
+    fn read_those_of(&self, guest: &Arc<Guest>) {
+        let (read, wants_out) = match &mut *guest.letters.lock() {
+            Some(letters) => (letters.take(), letters.takes_wish()),
+            None => return,
+        };
+        if wants_out {
+            self.front.wants_out(guest.number);
+        }
+        for letter in read {
+            self.follow_letter(guest, &letter);
+        }
+    }
+
+    fn follow_letter(&self, guest: &Arc<Guest>, read: &Read) {
+        let [first, second, third, _] = read.arguments;
+        match read.kind {
+            letter::FORK => {
+                let mut owned = guest.hold();
+                let fork = owned.begin_fork(guest.source.closed());
+                drop(owned);
+                guest.answer_letter(read.number, fork as i64);
+            }
+            letter::KEPT => {
+                guest.hold().kept.advised(pages_of(first, second), third);
+                guest.answer_letter(read.number, 0);
+            }
+            letter::OUT => {
+                let place = pages_of(first, second);
+                self.take_new_of(guest, &place);
+                let extents: Vec<_> = guest.hold().map.bound(place).collect();
+                extents.iter().for_each(|extent| {
+                    self.engine.page_out(extent.first, extent.pages as usize);
+                });
+                guest.answer_letter(read.number, 0);
+            }
+            letter::BORN => self.is_born(guest, read.number, first, (second, third)),
+            letter::FORKED => self.has_forked(guest, read.number, first, second as i64),
+            letter::FAULT => {
+                if !guest.source.faulted(read.number, first, second) {
+                    guest.answer_letter(read.number, NO_SUCH_LETTER);
+                }
+            }
+            kind => self.follow_request(guest, read.number, request_of(kind, read.arguments)),
+        }
+    }
+
+    /// Follows what only gates write that have no userfaultfd beside them.
+    fn follow_request(&self, guest: &Arc<Guest>, number: usize, request: Option<GateRequest>) {
+        let owned = guest.hold();
+        let followed = match request {
+            // Nothing has changed.
+            Some(GateRequest::Changed(event)) if event.left().is_empty() => Ok(Followed::Answer(0)),
+            Some(request) => guest.source.follow(number, request),
+            None => Ok(Followed::Unknown),
+        };
+        drop(owned);
+        match followed {
+            Ok(Followed::Answer(answer)) => guest.answer_letter(number, answer),
+            Ok(Followed::Later) => {}
+            Ok(Followed::Unknown) => guest.answer_letter(number, NO_SUCH_LETTER),
+            Err(why) => self.space.end_of_agent(guest, &why),
+        }
+    }
+
+    /// A child is there.
+    fn is_born(&self, guest: &Arc<Guest>, number: usize, fork: u64, (child, fd): (u64, u64)) {
+        guest.with_birth(fork, |awaited| awaited.child = Some(number));
+        let is_needed = guest.source.needs_descriptors();
+        let userfaultfd = i32::try_from(fd as i64).ok().filter(|fd| *fd >= 0 || !is_needed);
+        match userfaultfd.zip(i32::try_from(child).ok()) {
+            Some((userfaultfd, child)) => {
+                self.front.fetch(Birth { parent: guest.number, fork, child, userfaultfd });
+            }
+            None => self.is_not_coming(guest, fork),
+        }
+    }
+
+    /// The parent says what became of the call.
+    fn has_forked(&self, guest: &Arc<Guest>, number: usize, fork: u64, made: i64) {
+        let again = guest.with_birth(fork, |awaited| match awaited.parent {
+            None => {
+                awaited.parent = Some(number);
+                None
+            }
+            // Another letter says that the child has ended.
+            Some(_) => Some(number),
+        });
+        if let Some(number) = again.flatten() {
+            guest.answer_letter(number, 0);
+        }
+        if made <= 0 {
+            self.is_not_coming(guest, fork);
+        }
+    }
+
+    /// The front has fetched what tells of a child, or could not: its userfaultfd, or if its parent
+    /// has none its process.
+    pub(crate) fn fetched(&self, number: u64, fork: u64, fetched: Option<OwnedFd>) {
+        let Some(guest) = self.guest(number) else { return };
+        let source = fetched.and_then(|fetched| guest.source.parts_of_child(fetched).ok());
+        let is_forked = source.is_some_and(|source| guest.hold().is_forked(fork, source));
+        match is_forked {
+            true => guest.has_child(),
+            false => self.is_not_coming(&guest, fork),
+        }
+    }
+
+    /// There is no child, or none that can be followed.
+    fn is_not_coming(&self, guest: &Arc<Guest>, fork: u64) {
+        guest.hold().end_fork(fork);
+        guest.came(fork, NOT_NOW);
+        self.call_care();
+    }
+
+    /// A child has its pages: gives it a page for its letters, and lets both go on.
+    pub(crate) fn has_come(&self, parent: &Arc<Guest>, child: &Guest, fork: Fork) {
+        let Fork::Asked(fork) = fork else { return };
+        let page = parent.letters.lock().as_ref().and_then(Letters::for_child);
+        let came = page.as_ref().map_or(NOT_NOW, Letters::page);
+        if page.is_none() {
+            child.kill();
+        }
+        *child.letters.lock() = page;
+        parent.came(fork, came);
+    }
+}
+
+/// Understands what a gate asks for; `None` if nobody does.
+fn request_of(kind: u32, [first, second, third, _]: [u64; 4]) -> Option<GateRequest> {
+    Some(match kind {
+        letter::CHANGE => GateRequest::Begin,
+        letter::CHANGED => GateRequest::End { protects: first != 0 },
+        letter::LOOK => GateRequest::Look(pages_of(first, second)),
+        letter::PROTECTED => {
+            let can = [libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC];
+            let protection = protection_of(can.map(|right| third & right as u64 != 0));
+            GateRequest::Protect(pages_of(first, second), protection)
+        }
+        letter::UNMAPPED => GateRequest::Changed(Event::Unmapped(pages_of(first, second))),
+        letter::REMOVED => GateRequest::Changed(Event::Removed(pages_of(first, second))),
+        letter::REMAPPED => {
+            let pages = Vpn::pages(&pages_of(first, third));
+            let [from, to] = [first, second].map(|at| Vpn::of(at.min(ADDRESSES_END)));
+            GateRequest::Changed(Event::Remapped { from, to, pages })
+        }
+        _ => return None,
+    })
+}
+
+/// The pages of a range that a guest names, as far as it can have them.
+fn pages_of(start: u64, bytes: u64) -> Range<Vpn> {
+    let end = start.saturating_add(bytes).saturating_add(PAGE_BYTES as u64 - 1);
+    Vpn::of(start.min(ADDRESSES_END))..Vpn::of(end.min(ADDRESSES_END))
+}
+
+impl Guest {
+    fn answer_letter(&self, number: usize, answer: i64) {
+        if let Some(letters) = &mut *self.letters.lock() {
+            letters.answer(number, answer);
+        }
+    }
+
+    fn with_birth<R>(&self, fork: u64, f: impl FnOnce(&mut Awaited) -> R) -> Option<R> {
+        let mut letters = self.letters.lock();
+        Some(letters.as_mut()?.with_birth(fork, f))
+    }
+
+    pub(crate) fn came(&self, fork: u64, came: i64) {
+        self.with_birth(fork, |awaited| awaited.came = awaited.came.or(Some(came)));
+    }
+}

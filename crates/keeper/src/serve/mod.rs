@@ -1,0 +1,18 @@
+//! What a keeper does for its guests, and its threads.
+
+mod arriving;
+mod brake;
+mod care;
+mod fault;
+mod forks;
+mod leaving;
+mod letters;
+pub(crate) mod limit;
+mod locked;
+mod read;
+pub(crate) mod readers;
+pub(crate) mod shared;
+pub(crate) mod shortage;
+mod still;
+mod survey;
+mod unevictable;

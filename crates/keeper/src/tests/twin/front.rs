@@ -1,0 +1,78 @@
+//! The twin of a front.
+//!
+//! Owns: which guest has which number, and the children that nobody has attached to yet.
+
+use super::Twin;
+use crate::front::Front;
+use crate::parts::{Birth, SourceParts};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// A front over twins.
+#[derive(Debug, Default)]
+pub(crate) struct TwinFront {
+    guests: Mutex<BTreeMap<u64, Twin>>,
+    born: Mutex<Vec<(u64, Twin)>>,
+}
+
+impl TwinFront {
+    /// Knows a guest by a number.
+    pub(crate) fn know(&self, number: u64, twin: Twin) {
+        self.guests.lock().unwrap().insert(number, twin);
+    }
+
+    /// A child to attach to, the `n`th of those there are.
+    pub(crate) fn take_born(&self, n: usize) -> Option<(u64, Twin)> {
+        let mut born = self.born.lock().unwrap();
+        if born.is_empty() {
+            return None;
+        }
+        let n = n % born.len();
+        Some(born.swap_remove(n))
+    }
+
+    /// A child that is not attached to has nobody who could stop it.
+    fn hold_guest(&self, number: u64, on: bool) -> bool {
+        let guest = self.guests.lock().unwrap().get(&number).cloned();
+        guest.is_some_and(|guest| {
+            guest.hold(on);
+            guest.stands()
+        })
+    }
+}
+
+impl Front for TwinFront {
+    fn hold(&self, guest: u64) {
+        self.hold_guest(guest, true);
+    }
+
+    fn freeze(&self, guest: u64) {
+        self.hold_guest(guest, true);
+    }
+
+    fn stand_still(&self, guest: u64) -> bool {
+        self.hold_guest(guest, true)
+    }
+
+    fn release(&self, guest: u64) {
+        self.hold_guest(guest, false);
+    }
+
+    fn forked(&self, child: u64, source: SourceParts, _: Option<(u64, u64)>) {
+        let SourceParts::Twin(twin) = source else { panic!("not a twin: {source:?}") };
+        self.know(child, twin.clone());
+        self.born.lock().unwrap().push((child, twin));
+    }
+
+    fn fetch(&self, birth: Birth) {
+        panic!("nobody asks for {birth:?}");
+    }
+
+    fn wants_out(&self, guest: u64) {
+        panic!("{guest} filters nothing");
+    }
+
+    fn gone(&self, child: u64) {
+        self.born.lock().unwrap().retain(|(number, _)| *number != child);
+    }
+}

@@ -1,0 +1,474 @@
+//! Processes in ordinary memory, with threads that do what programs do.
+//!
+//! Owns: the address spaces, and the calls of their threads as steps. A thread that reads what is
+//! not the truth panics.
+//! Invariants, of `fs/userfaultfd.c` and `mm/`: a call that changes the address space is counted as
+//! outstanding from its change on; its messages are queued in steps of their own, and it waits
+//! until they are read. Content that is removed goes after that, page by page. Faults are read
+//! before events. A thread that is held ends its call, and then stops.
+//! Not here: what an address space is (`space`), the seams (`super`), what a keeper does.
+
+use super::Twin;
+use super::space::{Space, Told};
+use overspill_guest::Vpn;
+use overspill_guest::map::Event;
+use overspill_guest::userfault::Fault;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where programs have memory.
+pub(crate) const PLACE: Range<Vpn> = Vpn(0x1000)..Vpn(0x1000 + 600);
+/// Most pages of a call, or of touches in order.
+const RUN_PAGES: u64 = 24;
+
+/// What all words of a page hold.
+pub(crate) type Content = u64;
+
+/// How programs behave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    pub(crate) threads: usize,
+    /// Most processes there ever are.
+    pub(crate) spaces_max: usize,
+    /// Mapped pages of a process, at most.
+    pub(crate) pages_max: u64,
+    /// Most steps that others make when the keeper calls.
+    pub(crate) interruptions_max: u32,
+    /// How often in a thousand an agent finds a page busy.
+    pub(crate) busy_per_mille: u32,
+    /// How often in a thousand calls a process ends.
+    pub(crate) ends_per_mille: u32,
+    /// Whether processes fork while other threads of theirs move memory.
+    pub(crate) moves_at_forks: bool,
+}
+
+/// What a thread still has to do.
+#[derive(Clone, Debug)]
+enum Step {
+    Touch {
+        at: Vpn,
+        write: Option<Content>,
+    },
+    Tell(Told),
+    AwaitReading,
+    /// What was told is outstanding no more.
+    Settle,
+    Drop(Vpn),
+    /// A child runs from now on.
+    Release(usize),
+}
+
+#[derive(Debug)]
+struct Thread {
+    space: usize,
+    steps: VecDeque<Step>,
+    /// Where it waits for a page.
+    waits: Option<Vpn>,
+    was_read: bool,
+    runs: bool,
+}
+
+/// What is read.
+pub(super) enum Unread {
+    Fault(Fault),
+    Event(Event),
+    Fork,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) random: fastrand::Rng,
+    pub(super) habits: Habits,
+    pub(super) spaces: Vec<Space>,
+    threads: Vec<Thread>,
+    contents: Content,
+    /// Whether threads begin anything.
+    is_busy: bool,
+}
+
+/// All processes.
+#[derive(Debug)]
+pub(crate) struct World(Mutex<State>);
+
+impl State {
+    /// Lets a few threads go on.
+    fn interrupt(&mut self) {
+        let steps = self.random.u32(0..=self.habits.interruptions_max);
+        for _ in 0..steps {
+            self.run_one();
+        }
+    }
+
+    /// Lets one thread make a step; false if none can.
+    fn run_one(&mut self) -> bool {
+        let ready: Vec<_> = (0..self.threads.len()).filter(|&n| self.can_go_on(n)).collect();
+        let Some(&thread) = self.random.choice(&ready) else { return false };
+        if self.threads[thread].steps.is_empty() {
+            self.begin(thread);
+        }
+        self.go_on(thread);
+        true
+    }
+
+    fn can_go_on(&self, thread: usize) -> bool {
+        let thread = &self.threads[thread];
+        let space = &self.spaces[thread.space];
+        if !thread.runs || space.has_ended {
+            return false;
+        }
+        match thread.steps.front() {
+            None => self.is_busy && !space.is_held,
+            Some(Step::Touch { .. }) => thread.waits.is_none() && !space.is_held,
+            Some(Step::AwaitReading) => thread.was_read,
+            Some(_) => true,
+        }
+    }
+
+    fn go_on(&mut self, number: usize) {
+        let Some(step) = self.threads[number].steps.front().cloned() else { return };
+        let space = self.threads[number].space;
+        let is_done = match step {
+            Step::Touch { at, write } => self.touch(number, at, write),
+            Step::Tell(told) => {
+                self.spaces[space].events.push_back((number, told));
+                self.spaces[space].ring();
+                true
+            }
+            Step::AwaitReading => {
+                self.threads[number].was_read = false;
+                true
+            }
+            Step::Settle => {
+                self.spaces[space].outstanding -= 1;
+                true
+            }
+            Step::Drop(at) => {
+                self.spaces[space].drop_page(at);
+                true
+            }
+            Step::Release(child) => {
+                let of_child = self.threads.iter_mut().filter(|thread| thread.space == child);
+                of_child.for_each(|thread| thread.runs = true);
+                true
+            }
+        };
+        if is_done {
+            self.threads[number].steps.pop_front();
+        }
+    }
+
+    /// True if the page is there, or its touch is a mistake.
+    fn touch(&mut self, number: usize, at: Vpn, write: Option<Content>) -> bool {
+        let is_drop = |step: &Step| matches!(step, Step::Drop(other) if *other == at);
+        let is_dropped = self.is_in(self.threads[number].space, is_drop);
+        let thread = &mut self.threads[number];
+        let space = &mut self.spaces[thread.space];
+        if !space.pages.contains_key(&at) {
+            match space.mappings.get(&at) {
+                None => return true,
+                Some(false) => _ = space.pages.insert(at, Arc::new(0)),
+                Some(true) => {
+                    thread.waits = Some(at);
+                    space.faults.push_back(Fault { at, thread: number as u32 });
+                    space.ring();
+                    return false;
+                }
+            }
+        }
+        let page = space.pages.get_mut(&at).expect("it is there");
+        if **page == 0 && space.fading.contains(&at) {
+            space.truth.remove(&at);
+        }
+        if !is_dropped {
+            // What was read once is so from now on.
+            space.fading.remove(&at);
+        }
+        let truth = space.truth.get(&at).copied().unwrap_or_default();
+        assert_eq!(**page, truth, "process {} reads another page at {at:?}", thread.space);
+        if let Some(content) = write {
+            *page = Arc::new(content);
+            space.truth.insert(at, content);
+        }
+        true
+    }
+
+    /// Begins a call of a thread's choice.
+    fn begin(&mut self, thread: usize) {
+        let space = self.threads[thread].space;
+        if self.random.u32(0..1000) < self.habits.ends_per_mille {
+            return self.end(space);
+        }
+        let steps = match self.random.u32(0..100) {
+            0..70 => self.touches(space),
+            70..80 => self.remove(space),
+            80..85 => self.unmap(space),
+            85..92 => self.map(space),
+            92..98 => self.relocate(space),
+            _ => self.fork(space),
+        };
+        self.threads[thread].steps = steps.unwrap_or_default().into();
+    }
+
+    pub(super) fn end(&mut self, space: usize) {
+        self.spaces[space].end();
+        let threads = self.threads.iter_mut().filter(|thread| thread.space == space);
+        threads.for_each(|thread| thread.steps.clear());
+    }
+
+    /// Part of a mapping.
+    fn some_place(&mut self, space: usize) -> Option<Range<Vpn>> {
+        let mappings: Vec<_> =
+            self.spaces[space].mappings.iter().map(|(place, _)| place.clone()).collect();
+        let place = self.random.choice(&mappings)?;
+        let start = self.random.u64(place.start.0..place.end.0);
+        let pages = self.random.u64(1..=RUN_PAGES).min(place.end.0 - start);
+        Some(Vpn(start).run(pages))
+    }
+
+    fn free_place(&mut self, space: usize, pages: u64) -> Option<Range<Vpn>> {
+        let start = self.random.u64(PLACE.start.0..PLACE.end.0 - pages);
+        let place = Vpn(start).run(pages);
+        (!self.spaces[space].mappings.overlaps(&place)).then_some(place)
+    }
+
+    fn touches(&mut self, space: usize) -> Option<Vec<Step>> {
+        let writes = self.random.bool();
+        let place = self.some_place(space)?;
+        let touch = Vpn::each(&place).map(|at| {
+            self.contents += u64::from(writes);
+            Step::Touch { at, write: writes.then_some(self.contents) }
+        });
+        Some(touch.collect())
+    }
+
+    fn remove(&mut self, space: usize) -> Option<Vec<Step>> {
+        let place = self.some_place(space)?;
+        let mut steps = Vec::new();
+        if self.spaces[space].has_registered(&place) {
+            self.tell(space, Told::Event(Event::Removed(place.clone())), &mut steps);
+            self.spaces[space].fading.extend(Vpn::each(&place));
+        }
+        steps.extend(Vpn::each(&place).map(Step::Drop));
+        Some(steps)
+    }
+
+    fn unmap(&mut self, space: usize) -> Option<Vec<Step>> {
+        let place = self.some_place(space)?;
+        let mut steps = Vec::new();
+        if self.spaces[space].has_registered(&place) {
+            self.tell(space, Told::Event(Event::Unmapped(place.clone())), &mut steps);
+        }
+        self.spaces[space].unmap(&place);
+        Some(steps)
+    }
+
+    fn map(&mut self, space: usize) -> Option<Vec<Step>> {
+        let pages = self.random.u64(1..=2 * RUN_PAGES);
+        let place = self.free_place(space, pages)?;
+        if self.spaces[space].mapped_pages() + pages <= self.habits.pages_max {
+            self.spaces[space].mappings.insert(place, false);
+        }
+        None
+    }
+
+    fn relocate(&mut self, space: usize) -> Option<Vec<Step>> {
+        let from = self.some_place(space)?;
+        let has_fork = |step: &Step| matches!(step, Step::Tell(Told::Fork(_)));
+        if !self.habits.moves_at_forks && self.is_in(space, has_fork) {
+            return None;
+        }
+        let pages = Vpn::pages(&from);
+        let to = self.free_place(space, pages)?.start;
+        let mut steps = Vec::new();
+        if self.spaces[space].has_registered(&from) {
+            let event = Event::Remapped { from: from.start, to, pages };
+            self.tell(space, Told::Event(event), &mut steps);
+            self.tell(space, Told::Event(Event::Unmapped(from.clone())), &mut steps);
+        }
+        self.spaces[space].relocate(&from, to);
+        Some(steps)
+    }
+
+    /// Only of who has something registered: others are nobody's guests.
+    fn fork(&mut self, space: usize) -> Option<Vec<Step>> {
+        let all = PLACE.clone();
+        if self.spaces.len() == self.habits.spaces_max || !self.spaces[space].has_registered(&all) {
+            return None;
+        }
+        let has_move = |step: &Step| matches!(step, Step::Tell(Told::Event(_)));
+        if !self.habits.moves_at_forks && self.is_in(space, has_move) {
+            return None;
+        }
+        let (child, parent) = (self.spaces.len(), &self.spaces[space]);
+        let born = Space {
+            mappings: parent.mappings.clone(),
+            pages: parent.pages.clone(),
+            marks: parent.marks.clone(),
+            truth: parent.truth.clone(),
+            fading: parent.fading.clone(),
+            ..Space::new()
+        };
+        self.spaces.push(born);
+        self.add_threads(child, 1, false);
+        let mut steps = Vec::new();
+        self.tell(space, Told::Fork(child), &mut steps);
+        steps.push(Step::Release(child));
+        Some(steps)
+    }
+
+    /// True if a thread of a process is about to make such a step.
+    fn is_in(&self, space: usize, is_such: impl Fn(&Step) -> bool) -> bool {
+        let mut threads = self.threads.iter().filter(|thread| thread.space == space);
+        threads.any(|thread| thread.steps.iter().any(&is_such))
+    }
+
+    fn tell(&mut self, space: usize, told: Told, steps: &mut Vec<Step>) {
+        self.spaces[space].outstanding += 1;
+        steps.extend([Step::Tell(told), Step::AwaitReading, Step::Settle]);
+    }
+
+    fn add_threads(&mut self, space: usize, count: usize, runs: bool) {
+        let thread =
+            |_| Thread { space, steps: VecDeque::new(), waits: None, was_read: false, runs };
+        self.threads.extend((0..count).map(thread));
+    }
+
+    /// The next message of an address space, as the kernel orders them.
+    pub(super) fn read(&mut self, space: usize) -> Option<Unread> {
+        let this = &mut self.spaces[space];
+        if let Some(fault) = this.faults.pop_front() {
+            return Some(Unread::Fault(fault));
+        }
+        let Some((thread, told)) = this.events.pop_front() else {
+            let _ = rustix::io::read(&*this.bell, &mut [0u8; 8]);
+            return None;
+        };
+        self.threads[thread].was_read = true;
+        Some(match told {
+            Told::Event(event) => Unread::Event(event),
+            Told::Fork(child) => {
+                this.brought.push_back(child);
+                Unread::Fork
+            }
+        })
+    }
+
+    /// Wakes who waits in a place: they touch it again.
+    pub(super) fn wake(&mut self, space: usize, place: &Range<Vpn>) {
+        let waiting = self.threads.iter_mut().filter(|thread| thread.space == space);
+        let is_there = |thread: &&mut Thread| thread.waits.is_some_and(|at| place.contains(&at));
+        for thread in waiting.filter(is_there) {
+            let at = thread.waits.take().expect("it waits");
+            // What was not read yet is no message any more.
+            self.spaces[space].faults.retain(|fault| fault.at != at);
+        }
+    }
+
+    /// Fills a missing page; false if one is there.
+    pub(super) fn fill(&mut self, space: usize, at: Vpn, content: Content) -> bool {
+        let this = &mut self.spaces[space];
+        if this.pages.contains_key(&at) {
+            return false;
+        }
+        this.marks.remove(&at);
+        this.pages.insert(at, Arc::new(content));
+        self.wake(space, &at.run(1));
+        true
+    }
+
+    /// True if no thread of it is in the middle of a call.
+    pub(super) fn stands(&self, space: usize) -> bool {
+        let mut threads = self.threads.iter().filter(|thread| thread.space == space);
+        threads.all(|thread| matches!(thread.steps.front(), None | Some(Step::Touch { .. })))
+    }
+}
+
+impl World {
+    /// Makes one with a process that has some memory, nothing of which is registered.
+    pub(crate) fn new(habits: Habits, seed: u64) -> Arc<Self> {
+        let mut state = State {
+            random: fastrand::Rng::with_seed(seed),
+            habits,
+            spaces: vec![Space::new()],
+            threads: Vec::new(),
+            contents: 0,
+            is_busy: true,
+        };
+        state.spaces[0].mappings.insert(PLACE.start.run(habits.pages_max / 2), false);
+        state.add_threads(0, habits.threads, true);
+        Arc::new(Self(Mutex::new(state)))
+    }
+
+    /// What is known of a process by whoever attaches to it.
+    pub(crate) fn twin(self: &Arc<Self>, space: usize) -> Twin {
+        let bell = self.lock().spaces[space].bell.clone();
+        Twin::new(self.clone(), space, bell)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`lock`](Self::lock), after others have run for a moment.
+    pub(super) fn enter(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.interrupt();
+        state
+    }
+
+    /// Lets one thread make a step; false if none can.
+    pub(crate) fn run_one(&self) -> bool {
+        self.lock().run_one()
+    }
+
+    /// Lets threads end their calls, and begin none.
+    pub(crate) fn calm(&self) {
+        self.lock().is_busy = false;
+    }
+
+    /// True if none is in the middle of a call, or waits for a page.
+    pub(crate) fn is_calm(&self) -> bool {
+        let state = self.lock();
+        let lives = |thread: &&Thread| !state.spaces[thread.space].has_ended;
+        state.threads.iter().filter(lives).all(|thread| thread.steps.is_empty())
+    }
+
+    /// Has the first process touch an address.
+    pub(crate) fn touch(&self, at: Vpn) {
+        self.lock().threads[0].steps.push_back(Step::Touch { at, write: None });
+    }
+
+    /// Has each process touch all that it has.
+    pub(crate) fn touch_all(&self) {
+        let mut state = self.lock();
+        for space in 0..state.spaces.len() {
+            let places = state.spaces[space].mappings.iter();
+            let pages = places.flat_map(|(place, _)| Vpn::each(place));
+            let steps = pages.map(|at| Step::Touch { at, write: None }).collect();
+            let mut threads = state.threads.iter_mut();
+            let thread = threads.find(|thread| thread.space == space && thread.runs);
+            if let Some(thread) = thread {
+                thread.steps = steps;
+            }
+        }
+    }
+
+    /// Ends all.
+    pub(crate) fn end_all(&self) {
+        let mut state = self.lock();
+        (0..state.spaces.len()).for_each(|space| state.end(space));
+    }
+
+    /// What threads are in the middle of, for a failure.
+    pub(crate) fn describe(&self) -> String {
+        let state = self.lock();
+        let threads = state.threads.iter().filter(|thread| !thread.steps.is_empty());
+        let threads = threads.map(|thread| {
+            let Thread { space, steps, waits, was_read, runs } = thread;
+            let held = state.spaces[*space].is_held;
+            format!("process {space}: {steps:?} waits {waits:?} {was_read} {runs} held {held}\n")
+        });
+        threads.collect()
+    }
+}
