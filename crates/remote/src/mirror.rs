@@ -4,7 +4,7 @@
 //! Invariants: a page is written when every side that is up to date has it. A side on which a write
 //! has failed is left: nothing is read from it any more, because it may have an older page. The
 //! last side is never left; what fails there fails. A request is with one side at a time, because
-//! its pages are.
+//! its pages are. No side is ever full: to wait for its room would be not to listen to the other.
 //! Not here: what is silent for how long (`timeout=`); making a side that was left up to date
 //! again; pages that were changed without an error, which encryption notices after they were read.
 //! Rejected: writing to both at once, which takes a copy of each page; a pair of requests for each
@@ -171,7 +171,7 @@ impl SwapDevice for Mirror {
         let [first, second] = &self.sides;
         let queues = [first.open_queue(depth)?, second.open_queue(depth)?];
         let refused = |errno| DeviceError::Queue { name: self.info.name.clone(), errno };
-        let queue = MirrorQueue::new(queues, self.standing.clone()).map_err(refused)?;
+        let queue = MirrorQueue::new(queues, depth, self.standing.clone()).map_err(refused)?;
         Ok(Box::new(queue))
     }
 }
@@ -191,6 +191,8 @@ struct Flight {
 
 struct MirrorQueue {
     queues: [Box<dyn IoQueue>; 2],
+    /// Requests in flight, at most: as many as either side takes.
+    depth: usize,
     standing: Arc<Mutex<Standing>>,
     flights: HashMap<u64, Flight>,
     next: u64,
@@ -199,13 +201,17 @@ struct MirrorQueue {
 }
 
 impl MirrorQueue {
-    fn new(queues: [Box<dyn IoQueue>; 2], standing: Arc<Mutex<Standing>>) -> Result<Self, Errno> {
+    fn new(
+        queues: [Box<dyn IoQueue>; 2],
+        depth: u32,
+        standing: Arc<Mutex<Standing>>,
+    ) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for fd in queues.iter().filter_map(|queue| queue.poll_fd()) {
             epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)?;
         }
-        let (flights, finished) = (HashMap::new(), Vec::new());
-        Ok(Self { queues, standing, flights, next: 0, finished, epoll })
+        let (depth, flights, finished) = (depth.max(1) as usize, HashMap::new(), Vec::new());
+        Ok(Self { queues, depth, standing, flights, next: 0, finished, epoll })
     }
 
     /// Hands a request to a side.
@@ -227,6 +233,18 @@ impl MirrorQueue {
             }
             reaped.into_iter().for_each(|completion| self.advance(completion));
             self.flush();
+        }
+    }
+
+    /// Waits for what happens on either side, until that is enough.
+    fn collect_until(&mut self, is_enough: impl Fn(&Self) -> bool) {
+        self.flush();
+        self.collect();
+        while !is_enough(self) {
+            let mut events = Vec::with_capacity(2);
+            // After EINTR or any other error: look again.
+            let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), None::<&Timespec>);
+            self.collect();
         }
     }
 
@@ -280,6 +298,9 @@ impl MirrorQueue {
 
 impl IoQueue for MirrorQueue {
     fn submit(&mut self, request: IoRequest) {
+        if self.flights.len() >= self.depth {
+            self.collect_until(|queue| queue.flights.len() < queue.depth);
+        }
         let standing = self.standing.lock();
         let side = match request.op {
             IoOp::Read => standing.readable(),
@@ -300,13 +321,7 @@ impl IoQueue for MirrorQueue {
     }
 
     fn wait(&mut self) {
-        self.collect();
-        while self.finished.is_empty() && !self.flights.is_empty() {
-            let mut events = Vec::with_capacity(2);
-            // After EINTR or any other error: look again.
-            let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), None::<&Timespec>);
-            self.collect();
-        }
+        self.collect_until(|queue| !queue.finished.is_empty() || queue.flights.is_empty());
     }
 
     fn in_flight(&self) -> usize {

@@ -166,3 +166,51 @@ fn no_old_page_is_read() {
         }
     }
 }
+
+/// Takes so many requests, and completes one at each look.
+struct Slow {
+    room: usize,
+    held: Vec<IoRequest>,
+    always: OwnedFd,
+}
+
+impl IoQueue for Slow {
+    fn submit(&mut self, request: IoRequest) {
+        assert!(self.held.len() < self.room, "the other side is not listened to meanwhile");
+        self.held.push(request);
+    }
+
+    fn flush(&mut self) {}
+
+    fn reap(&mut self, done: &mut Vec<Completion>) {
+        let oldest = (!self.held.is_empty()).then(|| self.held.remove(0));
+        done.extend(oldest.map(|request| Completion { request, failures: Vec::new() }));
+    }
+
+    fn wait(&mut self) {}
+
+    fn in_flight(&self) -> usize {
+        self.held.len()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.always.as_fd())
+    }
+}
+
+#[test]
+fn no_side_is_ever_full() {
+    const ROOM: u32 = 4;
+    let mut rig = Rig::new();
+    let spec: SwapSpec = format!("ram:{}K", SLOTS * 4).parse().unwrap();
+    let ram = Device::open(&spec, &OpenOptions::default()).unwrap().bare();
+    let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let slow = Slow { room: ROOM as usize, held: Vec::new(), always };
+    let news = News::new("a mirror", |_| {});
+    let standing = Standing { left: None, preferred: Side::First, news };
+    let standing = Arc::new(Mutex::new(LockClass::ServedDevice, standing));
+    let queues: [Box<dyn IoQueue>; 2] = [ram.open_queue(ROOM).unwrap(), Box::new(slow)];
+    rig.queue = Box::new(MirrorQueue::new(queues, ROOM, standing).unwrap());
+    (1..SLOTS).for_each(|slot| rig.submit(IoOp::Write, slot, 7));
+    assert_eq!(rig.finish().len(), SLOTS as usize - 1);
+}

@@ -2,7 +2,8 @@
 //!
 //! Owns: a timer, and since when there is nothing new.
 //! Invariants: the timer runs while something is waited for, and not much longer: a queue without
-//! requests wakes nobody.
+//! requests wakes nobody. What counts is how long the server was listened to: while whoever has the
+//! queue is elsewhere, nothing is sent or heard, which is no silence of the server's.
 
 use rustix::io::Errno;
 use rustix::time::{
@@ -12,12 +13,17 @@ use rustix::time::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+/// Whoever hears the timer so much later was elsewhere.
+const LATE: Duration = Duration::from_millis(50);
+
 /// A limit to waiting.
 pub(super) struct Patience {
     limit: Duration,
     /// The last time that anything was heard, or that nothing was waited for.
     since: Instant,
     timer: OwnedFd,
+    /// When it rings, or has rung.
+    due: Instant,
     is_running: bool,
 }
 
@@ -25,7 +31,8 @@ impl Patience {
     pub(super) fn new(limit: Duration) -> Result<Self, Errno> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { limit, since: Instant::now(), timer, is_running: false })
+        let now = Instant::now();
+        Ok(Self { limit, since: now, timer, due: now, is_running: false })
     }
 
     /// There is something to wait for, or one thing more.
@@ -47,6 +54,10 @@ impl Patience {
     pub(super) fn is_over(&mut self, is_waiting: bool) -> bool {
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
         self.is_running = false;
+        let late = self.due.elapsed();
+        if late >= LATE {
+            self.since += late;
+        }
         let left = self.limit.saturating_sub(self.since.elapsed());
         if is_waiting && !left.is_zero() {
             self.run(left);
@@ -60,6 +71,7 @@ impl Patience {
         let timer = Itimerspec { it_interval, it_value };
         let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer);
         set.expect("a time that is not zero");
+        self.due = Instant::now() + time;
         self.is_running = true;
     }
 }

@@ -358,6 +358,22 @@ fn a_silent_server_has_failed_after_a_time_until_it_is_back() {
     assert!(begun.elapsed() >= silent);
 }
 
+/// A thread that swaps to several places may wait for another one of them.
+#[test]
+fn a_server_that_was_not_listened_to_was_not_silent() {
+    let server = Server::start(simple);
+    let device = server.open(",timeout=2").unwrap();
+    let (pages, mut queue) = (Pages::new(), device.open_queue(4).unwrap());
+    assert_eq!(transfer(&mut *queue, &pages, IoOp::Write, 98), None);
+    let read = IoRequest { op: IoOp::Read, slot: Slot(98), pages: pages.of(98, 1), tag: 0 };
+    queue.submit(read);
+    thread::sleep(Duration::from_millis(2200));
+    let mut done = Vec::new();
+    queue.wait();
+    queue.reap(&mut done);
+    assert!(done[0].failures.is_empty(), "{:?}", done[0].failures[0]);
+}
+
 #[test]
 fn data_are_not_overwritten() {
     let server = Server::start(simple);
