@@ -4,9 +4,9 @@
 //! `overspill run`, and the thread that answers on it.
 //! Invariants: only processes of the same user and of root are answered, one at a time, and each
 //! question has all of its time, not each part of it. Who has gone away asks for nothing any more:
-//! it may have waited for a run that was stopped. Who asks believes only a process of the user
-//! in whose directory it was found, with the number that it was found by, and waits and reads no
-//! more than a limit.
+//! it may have waited for a run that was stopped. A socket that has its name is listened at until
+//! its run ends. Who asks believes only a process of the user in whose directory it was found, with
+//! the number that it was found by, and waits and reads no more than a limit.
 //! Not here: what can be asked, and what is answered.
 
 use crate::homes::{Directory, Home};
@@ -231,14 +231,23 @@ fn listen() -> io::Result<(Directory, UnixListener)> {
     let mut tries = 0..TRIES;
     loop {
         let directory = Home::make()?;
-        let path = directory.socket(getpid().as_raw_pid());
-        // Of one that had the same number.
-        let _ = std::fs::remove_file(&path);
-        match UnixListener::bind(&path) {
+        match listen_in(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && tries.next().is_some() => {}
-            bound => return Ok((directory, bound?)),
+            listener => return Ok((directory, listener?)),
         }
     }
+}
+
+/// It gets its name when it is listened at: before, it looks like that of a run that has ended, and
+/// whoever looks would take it away.
+fn listen_in(directory: &Directory) -> io::Result<UnixListener> {
+    let path = directory.socket(getpid().as_raw_pid());
+    let unheard = path.with_extension("new");
+    // Of one that had the same number.
+    let _ = std::fs::remove_file(&unheard);
+    let listener = UnixListener::bind(&unheard)?;
+    std::fs::rename(unheard, path)?;
+    Ok(listener)
 }
 
 impl Drop for Answers {
@@ -272,7 +281,10 @@ fn reply(socket: UnixStream, answer: impl Fn(&str, Peer) -> String) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    const BEGINNINGS: u32 = 300;
 
     /// Each takes the directory away when it has ended.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -313,6 +325,29 @@ mod tests {
         drop(answers);
         assert!(ask(own, "").is_err());
         assert!(!Run::all().contains(&own));
+    }
+
+    #[test]
+    fn whoever_looks_meanwhile_a_run_that_begins_is_found() {
+        let _alone = alone();
+        let is_over = AtomicBool::new(false);
+        let found = std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(Relaxed) {
+                        Run::all();
+                    }
+                });
+            }
+            let is_found = |_: &u32| {
+                let _answers = Answers::start(|_, _| String::new()).unwrap();
+                Run::all().iter().any(|run| run.process == getpid().as_raw_pid())
+            };
+            let found = (0..BEGINNINGS).filter(is_found).count();
+            is_over.store(true, Relaxed);
+            found
+        });
+        assert_eq!(found, BEGINNINGS as usize);
     }
 
     #[test]

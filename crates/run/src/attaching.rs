@@ -5,31 +5,24 @@
 //! Not here: when, and whom (`front`).
 
 use crate::births::{Child, Children};
-use crate::family::wait_for;
-use crate::front::Traced;
-use crate::ground::{Ground, shared_file};
-use crate::same::has_executed;
+use crate::forks::Forks;
+use crate::ground::{Ground, Lack, check, shared_file};
+use crate::guest::Guest;
 use crate::watch::words_of;
 use overspill_agent::gate::{GATE_BYTES, LETTERS_BYTES};
-use overspill_agent::{AGENT_BYTES, Request, STAGING_BYTES, kind};
-use overspill_guest::userfault::{Abilities, GuestUserfault};
+use overspill_agent::{AGENT_BYTES, Barrier, Request, STAGING_BYTES, kind};
+use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{
-    AgentTask, AttachError, Attached, Catch, ChannelError, FileId, Gate, Held, Kernel, LETTERS,
-    Manner, ThreadWords,
+    AttachError, Attached, Catch, ChannelError, FileId, Gate, Held, Kernel, LETTERS, Manner,
+    ThreadWords, Userfaultfd, Vpn, attach, can_shut, detach, inherited, open, shut,
 };
-use overspill_guest::{Userfaultfd, Vpn, attach, can_shut, detach, inherited, open, pidfd, shut};
 use overspill_keeper::{GuestParts, SourceParts};
 use overspill_wire::Descriptor;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, pidfd_send_signal};
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use rustix::process::Pid;
+use std::time::Duration;
 
-/// How long an agent may take to leave what its program has left.
-const LEAVE_WAIT: Duration = Duration::from_millis(100);
-/// How long a process may take to end that was killed with its agent.
-const END_WAIT: Duration = Duration::from_millis(50);
 /// How long an agent may take to register its staging.
 const AGENT_WAIT: Duration = Duration::from_secs(5);
 
@@ -47,8 +40,8 @@ pub enum AttachingError {
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// The kernel or our rights are not enough.
-    #[error("userfaultfd has no {0} here: {1} is needed")]
-    Lacks(&'static str, &'static str),
+    #[error(transparent)]
+    Lacks(#[from] Lack),
     /// The kernel refuses.
     #[error("{0}: {1}")]
     Kernel(&'static str, Errno),
@@ -63,142 +56,160 @@ pub enum AttachingError {
     PagesItself(Pid),
 }
 
-/// A process that became a guest, as far as the front knows it.
-#[derive(Debug)]
-pub(crate) struct Guest {
-    /// By which the keeper knows it.
-    pub(crate) number: u64,
-    process: OwnedFd,
-    /// Its channel is open here, too: an agent whose channel has ended ends its program, which may
-    /// be another one when the keeper has let it go.
-    pub(crate) agent: AgentTask,
-    /// Through which its calls go, if they are caught, and the file of its letters.
-    pub(crate) gate: Option<Gate>,
-    pub(crate) letters: Option<FileId>,
-    /// Whether it was said that the process is ended for want of its agent.
-    is_told: Cell<bool>,
-    pub(crate) leaving: Leaving,
-    /// Since when nothing of it comes back, if it is to be let go.
-    pub(crate) stuck: Option<Instant>,
-    pub(crate) traced: Traced,
-}
-
-/// How far a guest that is to be let go has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Leaving {
-    /// Its pages come back while it goes on, from here on.
-    Returning(Vpn),
-    /// They are back, but for what went out since: it is to stand still.
-    Returned,
-    /// The keeper has let it go: its agent is all that is left.
-    LetGo,
-}
-
-impl Leaving {
-    /// Before it begins.
-    pub(crate) const NOT_BEGUN: Self = Self::Returning(Vpn(0));
-}
-
-impl Guest {
-    /// True if the process has ended, or executes another program.
-    pub(crate) fn has_left(&self, pid: Pid) -> bool {
-        pidfd::has_ended(&self.process) || has_executed(pid, self.agent.pid, self.agent.base)
-    }
-
-    /// True if the agent alone has ended, which without our help it only does with its program: the
-    /// kernel kills both for want of memory.
-    pub(crate) fn lacks_agent(&self) -> bool {
-        pidfd::has_ended(&self.agent.process) && !pidfd::ends_within(&self.process, END_WAIT)
-    }
-
-    /// The process.
-    pub(crate) fn process(&self) -> &OwnedFd {
-        &self.process
-    }
-
-    /// Notes that it is said that the process is ended; true the first time.
-    pub(crate) fn is_to_be_told(&self) -> bool {
-        !self.is_told.replace(true)
-    }
-
-    /// Ends the agent, and reaps it if it is a child of ours. If it is one of a program's that
-    /// takes its descendants' orphans, that sees the status of one that has done what it had to.
-    pub(crate) fn end_agent(&self) {
-        let AgentTask { pid, process, channel, .. } = &self.agent;
-        let asked = channel.send(&Kernel::new(), &Request::of(kind::LEAVE), &[]);
-        if asked.is_err() || !pidfd::ends_within(process, LEAVE_WAIT) {
-            let _ = pidfd_send_signal(process, Signal::KILL);
-        }
-        wait_for(*pid);
-    }
-}
-
-/// How a process comes to its userfaultfd and its number.
+/// A process that stands still, as far as it is known to a keeper.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Source<'s> {
-    /// It gets both.
+pub(crate) enum Newcomer<'c> {
+    /// It is not, and gets this number.
     New(u64),
     /// A guest has forked it: it is one of these, by its userfaultfd.
-    Forked(&'s Children),
+    Forked(&'c Children),
     /// The same, but it has none: it is this one.
     Born(u64),
 }
 
-/// Attaches to a process that stands still, and goes on to, which becomes a guest.
-///
-/// # Errors
-/// [`AttachingError`]; the process is as before.
-pub(crate) fn take(
-    held: &mut Held<'_, Kernel>,
-    (ground, limit_pages): (&Ground, u64),
-    source: Source<'_>,
-) -> Result<(Guest, GuestParts), AttachingError> {
-    if matches!(source, Source::Forked(children) if children.is_empty()) {
-        return Err(AttachError::NoFork { pid: held.pid() }.into());
+/// What tells of the touches of a guest, and where it is from.
+#[derive(Clone, Debug)]
+enum Touches<'a> {
+    /// A userfaultfd that is made for it, whose messages of forks these can ask for. Without them
+    /// its gate tells of its children.
+    Made { number: u64, userfaultfd: Userfaultfd<'a>, forks: Option<&'a Forks> },
+    /// The one that it was forked with: one of these.
+    Forked(Vec<(u64, &'a GuestUserfault)>),
+    /// Signals.
+    Signals { number: u64, listener: Option<BorrowedFd<'a>>, barrier: Barrier },
+}
+
+impl<'a> Touches<'a> {
+    /// `None` for a child of another way: its userfaultfd is none of ours.
+    fn of(ground: &'a Ground, newcomer: Newcomer<'a>) -> Option<Self> {
+        Some(match (ground, newcomer) {
+            (Ground::Faults(device, forks), Newcomer::New(number)) => {
+                let userfaultfd = Userfaultfd::Device(device.as_fd());
+                Self::Made { number, userfaultfd, forks: Some(forks) }
+            }
+            (Ground::Calls(_), Newcomer::New(number)) => {
+                Self::Made { number, userfaultfd: Userfaultfd::Call, forks: None }
+            }
+            (Ground::Faults(..) | Ground::Calls(_), Newcomer::Forked(children)) => {
+                Self::Forked(with_userfaultfd(children).collect())
+            }
+            (
+                Ground::Signals { listener, barrier, .. },
+                Newcomer::New(number) | Newcomer::Born(number),
+            ) => {
+                let listener = listener.as_ref().map(AsFd::as_fd);
+                Self::Signals { number, listener, barrier: *barrier }
+            }
+            (Ground::Faults(..) | Ground::Calls(_), Newcomer::Born(_))
+            | (Ground::Signals { .. }, Newcomer::Forked(_)) => return None,
+        })
     }
-    // What may not be now is known before anything is changed.
-    match (ground, source) {
-        (Ground::Faults(..), _) => {}
-        (_, Source::New(_)) => can_shut(held)?,
-        (_, Source::Forked(_) | Source::Born(_)) => drop(inherited(held)?),
-    }
-    let memory = kernel("make a memory file", shared_file("overspill", STAGING_BYTES))?;
-    let brought: Vec<BorrowedFd<'_>> = match source {
-        Source::New(_) | Source::Born(_) => Vec::new(),
-        Source::Forked(children) => with_userfaultfd(children).map(|(_, fd)| fd.as_fd()).collect(),
-    };
-    let userfaultfd = match (source, ground) {
-        (_, Ground::Signals { listener, barrier, .. }) => {
-            let listener = listener.as_ref().map(AsFd::as_fd);
-            Userfaultfd::None { listener, barrier: *barrier }
+
+    /// The userfaultfds that it may have been forked with.
+    fn brought(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Forked(children) => children.iter().map(|(_, fd)| fd.as_fd()).collect(),
+            Self::Made { .. } | Self::Signals { .. } => Vec::new(),
         }
-        (Source::Born(_), _) => return Err(AttachError::NoFork { pid: held.pid() }.into()),
-        (Source::Forked(_), _) => Userfaultfd::Forked(&brought),
-        (Source::New(_), Ground::Faults(device, _)) => Userfaultfd::Device(device.as_fd()),
-        (Source::New(_), Ground::Calls(_)) => Userfaultfd::Call,
-    };
-    let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
-    let attached = attach(held, &manner)?;
-    let prepared = prepare(&attached, ground, source).and_then(|(parts, number)| {
-        let hold_pages = (limit_pages / HOLD_PART).clamp(HOLD_PAGES_LEAST, u32::MAX.into());
-        let caught = match ground {
-            Ground::Faults(..) => None,
-            Ground::Calls(bell) => Some((bell, None)),
-            Ground::Signals { bell, barrier, .. } => Some((bell, Some(*barrier))),
+    }
+
+    fn userfaultfd<'b>(&'b self, brought: &'b [BorrowedFd<'b>]) -> Userfaultfd<'b> {
+        match *self {
+            Self::Made { userfaultfd, .. } => userfaultfd,
+            Self::Forked(_) => Userfaultfd::Forked(brought),
+            Self::Signals { listener, barrier, .. } => Userfaultfd::None { listener, barrier },
+        }
+    }
+
+    /// Agrees with the kernel on the userfaultfd, if there is one, and has the agent register its
+    /// staging.
+    fn prepare(&self, attached: &Attached) -> Result<(SourceParts, u64), AttachingError> {
+        let copy = |what, fd: BorrowedFd<'_>| kernel(what, rustix::io::fcntl_dupfd_cloexec(fd, 3));
+        let fd = || {
+            let userfaultfd = attached.userfaultfd.as_ref().expect("it was asked for");
+            copy("copy the userfaultfd", userfaultfd.as_fd())
         };
-        let gated = caught.map(|(bell, barrier)| {
-            let gate = Catch { barrier, hold_pages_max: hold_pages as u32 };
-            catch(held, &attached, (bell, gate), source)
-        });
-        let gated = gated.transpose()?;
-        Ok((parts, gated, number))
-    });
-    match prepared {
-        Ok((parts, gated, number)) => Ok(hand_over(attached, parts, gated, memory, number)?),
-        Err(error) => {
-            // If that fails too, the agent ends with its channel, and the process with it.
-            let _ = detach(held, &attached.agent);
-            Err(error)
+        let anchor = Vpn::of(attached.agent.staging);
+        let (userfault, number) = match self {
+            Self::Signals { number, barrier, .. } => {
+                let process = copy("copy a pidfd", attached.process.as_fd())?;
+                return Ok((SourceParts::Signals { process, barrier: *barrier }, *number));
+            }
+            Self::Made { number, forks, .. } => {
+                let agreed = match forks {
+                    Some(forks) => {
+                        let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
+                        GuestUserfault::agree(fd()?, anchor, ask)
+                    }
+                    None => GuestUserfault::agree_alone(fd()?, anchor),
+                };
+                let userfault = kernel("set up the userfaultfd", agreed)?;
+                check(userfault.abilities(), forks.is_some())?;
+                (userfault, *number)
+            }
+            Self::Forked(children) => {
+                let (number, child) = children[attached.forked];
+                (GuestUserfault::agreed(fd()?, child.abilities(), Some(anchor)), number)
+            }
+        };
+        let request = Request::of(kind::REGISTER);
+        attached.agent.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
+        Ok((SourceParts::Userfault(userfault), number))
+    }
+}
+
+fn with_userfaultfd(children: &Children) -> impl Iterator<Item = (u64, &GuestUserfault)> {
+    children.iter().filter_map(|(number, child)| match child {
+        Child::Userfault(userfault, _) => Some((*number, userfault)),
+        Child::Process(_) => None,
+    })
+}
+
+/// The gate that a guest's calls go through.
+#[derive(Clone, Copy, Debug)]
+struct Caught<'a> {
+    bell: &'a OwnedFd,
+    catch: Catch,
+    /// Whether it was forked with one.
+    is_inherited: bool,
+}
+
+impl<'a> Caught<'a> {
+    /// `None` where the kernel tells of all touches. A call holds a part of the limit at most.
+    fn of(ground: &'a Ground, newcomer: Newcomer<'a>, limit_pages: u64) -> Option<Self> {
+        let (bell, barrier) = match ground {
+            Ground::Faults(..) => return None,
+            Ground::Calls(bell) => (bell, None),
+            Ground::Signals { bell, barrier, .. } => (bell, Some(*barrier)),
+        };
+        let most = (limit_pages / HOLD_PART).clamp(HOLD_PAGES_LEAST, u32::MAX.into());
+        let catch = Catch { barrier, hold_pages_max: most as u32 };
+        Some(Self { bell, catch, is_inherited: !matches!(newcomer, Newcomer::New(_)) })
+    }
+
+    /// Looks whether it can be shut now.
+    fn check(self, held: &mut Held<'_, Kernel>) -> Result<(), AttachError> {
+        if self.is_inherited { inherited(held).map(drop) } else { can_shut(held) }
+    }
+
+    /// Shuts it, if it was not inherited so, and has the agent share bell and letters with it.
+    fn shut(
+        self,
+        held: &mut Held<'_, Kernel>,
+        attached: &Attached,
+    ) -> Result<Gated, AttachingError> {
+        let bell = kernel("copy the bell", rustix::io::fcntl_dupfd_cloexec(self.bell, 3))?;
+        let letters = kernel("make a memory file", shared_file(LETTERS, LETTERS_BYTES))?;
+        let gate = if self.is_inherited { inherited(held)? } else { shut(held, self.catch)? };
+        let mut request = Request::of(kind::GATE);
+        request.runs[0].address = gate.base;
+        let files = [bell.as_fd(), letters.as_fd()];
+        match attached.agent.channel.ask(&Kernel::new(), &request, &files, AGENT_WAIT) {
+            Ok(_) => Ok(Gated { gate, letters: [bell, letters].map(Descriptor::from) }),
+            Err(error) => {
+                let _ = open(held, gate);
+                Err(error.into())
+            }
         }
     }
 }
@@ -209,101 +220,37 @@ struct Gated {
     letters: [Descriptor; 2],
 }
 
-/// Shuts the gate, if it was not inherited so, and has the agent share bell and letters with it.
-fn catch(
+/// Attaches to a process that stands still, and goes on to, which becomes a guest.
+///
+/// # Errors
+/// [`AttachingError`]; the process is as before.
+pub(crate) fn take(
     held: &mut Held<'_, Kernel>,
-    attached: &Attached,
-    (bell, gate): (&OwnedFd, Catch),
-    source: Source<'_>,
-) -> Result<Gated, AttachingError> {
-    let bell = kernel("copy the bell", rustix::io::fcntl_dupfd_cloexec(bell, 3))?;
-    let letters = kernel("make a memory file", shared_file(LETTERS, LETTERS_BYTES))?;
-    let gate = match source {
-        Source::New(_) => shut(held, gate)?,
-        Source::Forked(_) | Source::Born(_) => inherited(held)?,
-    };
-    let mut request = Request::of(kind::GATE);
-    request.runs[0].address = gate.base;
-    let files = [bell.as_fd(), letters.as_fd()];
-    match attached.agent.channel.ask(&Kernel::new(), &request, &files, AGENT_WAIT) {
-        Ok(_) => Ok(Gated { gate, letters: [bell, letters].map(Descriptor::from) }),
+    (ground, limit_pages): (&Ground, u64),
+    newcomer: Newcomer<'_>,
+) -> Result<(Guest, GuestParts), AttachingError> {
+    let touches = Touches::of(ground, newcomer);
+    let is_known = |touches: &Touches<'_>| !matches!(touches, Touches::Forked(of) if of.is_empty());
+    let touches = touches.filter(is_known).ok_or(AttachError::NoFork { pid: held.pid() })?;
+    let caught = Caught::of(ground, newcomer, limit_pages);
+    // What may not be now is known before anything is changed.
+    caught.map_or(Ok(()), |caught| caught.check(held))?;
+    let memory = kernel("make a memory file", shared_file("overspill", STAGING_BYTES))?;
+    let brought = touches.brought();
+    let userfaultfd = touches.userfaultfd(&brought);
+    let manner = Manner { memory: memory.as_fd(), userfaultfd, huge_pages: false };
+    let attached = attach(held, &manner)?;
+    let prepared = touches.prepare(&attached).and_then(|(source, number)| {
+        let gated = caught.map(|caught| caught.shut(held, &attached)).transpose()?;
+        Ok((source, gated, number))
+    });
+    match prepared {
+        Ok((source, gated, number)) => Ok(hand_over(attached, source, gated, memory, number)?),
         Err(error) => {
-            let _ = open(held, gate);
-            Err(error.into())
+            // If that fails too, the agent ends with its channel, and the process with it.
+            let _ = detach(held, &attached.agent);
+            Err(error)
         }
-    }
-}
-
-/// Agrees with the kernel on the userfaultfd, if there is one, and has the agent register its
-/// staging.
-fn prepare(
-    attached: &Attached,
-    ground: &Ground,
-    source: Source<'_>,
-) -> Result<(SourceParts, u64), AttachingError> {
-    let copy = |what, fd: BorrowedFd<'_>| kernel(what, rustix::io::fcntl_dupfd_cloexec(fd, 3));
-    let Some(userfaultfd) = &attached.userfaultfd else {
-        let process = copy("copy a pidfd", attached.process.as_fd())?;
-        let (Source::New(number) | Source::Born(number)) = source else {
-            return Err(AttachError::NoFork { pid: attached.pid }.into());
-        };
-        let Ground::Signals { barrier, .. } = ground else {
-            return Err(AttachError::NoFork { pid: attached.pid }.into());
-        };
-        return Ok((SourceParts::Signals { process, barrier: *barrier }, number));
-    };
-    let fd = copy("copy the userfaultfd", userfaultfd.as_fd())?;
-    let anchor = Vpn::of(attached.agent.staging);
-    let (userfault, number) = match source {
-        Source::New(number) => {
-            let (agreed, needs_forks) = match ground {
-                Ground::Faults(_, forks) => {
-                    let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
-                    (GuestUserfault::agree(fd, anchor, ask), true)
-                }
-                Ground::Calls(_) | Ground::Signals { .. } => {
-                    (GuestUserfault::agree_alone(fd, anchor), false)
-                }
-            };
-            let userfault = kernel("set up the userfaultfd", agreed)?;
-            check(userfault.abilities(), needs_forks)?;
-            (userfault, number)
-        }
-        Source::Forked(children) => {
-            let child = with_userfaultfd(children).nth(attached.forked);
-            let (number, child) = child.expect("one of them");
-            (GuestUserfault::agreed(fd, child.abilities(), Some(anchor)), number)
-        }
-        Source::Born(_) => return Err(AttachError::NoFork { pid: attached.pid }.into()),
-    };
-    let request = Request::of(kind::REGISTER);
-    attached.agent.channel.ask(&Kernel::new(), &request, &[], AGENT_WAIT)?;
-    Ok((SourceParts::Userfault(userfault), number))
-}
-
-fn with_userfaultfd(children: &Children) -> impl Iterator<Item = (u64, &GuestUserfault)> {
-    children.iter().filter_map(|(number, child)| match child {
-        Child::Userfault(userfault, _) => Some((*number, userfault)),
-        Child::Process(_) => None,
-    })
-}
-
-/// Without the messages of forks a child would read zeros for what is out, unless its gate sees to
-/// that.
-pub(crate) fn check(abilities: Abilities, needs_forks: bool) -> Result<(), AttachingError> {
-    match abilities {
-        Abilities { moves: false, .. } => {
-            Err(AttachingError::Lacks("moves that can be relied on", "Linux 6.12"))
-        }
-        Abilities { marks: false, .. } => Err(AttachingError::Lacks(
-            "marks of pages that are out",
-            "a kernel with CONFIG_PTE_MARKER_UFFD_WP",
-        )),
-        Abilities { forks: false, .. } if needs_forks => Err(AttachingError::Lacks(
-            "messages of forks",
-            "CAP_SYS_PTRACE, or overspill-forks with it,",
-        )),
-        _ => Ok(()),
     }
 }
 
@@ -343,18 +290,7 @@ fn hand_over(
         letters,
         needed: attached.threads.iter().flat_map(needed).chain(words(attached.pid)).collect(),
     };
-    let guest = Guest {
-        number,
-        process,
-        agent,
-        gate,
-        letters: letters_file,
-        is_told: Cell::new(false),
-        leaving: Leaving::NOT_BEGUN,
-        stuck: None,
-        traced: Traced::No,
-    };
-    Ok((guest, parts))
+    Ok((Guest::new(number, process, agent, (gate, letters_file)), parts))
 }
 
 /// The pages of a program's words: the kernel reads them for `ps` and for core dumps, and waits for
@@ -374,19 +310,4 @@ fn needed(thread: &ThreadWords) -> impl Iterator<Item = Vpn> {
 
 fn kernel<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, AttachingError> {
     result.map_err(|errno| AttachingError::Kernel(what, errno))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_userfaultfd_lacks_is_said_with_what_is_needed() {
-        let all = Abilities { marks: true, poison: false, moves: true, forks: false };
-        assert!(check(all, false).is_ok());
-        let lacks = |abilities, needs_forks| check(abilities, needs_forks).unwrap_err().to_string();
-        assert!(lacks(Abilities { moves: false, ..all }, false).contains("Linux 6.12"));
-        assert!(lacks(Abilities { marks: false, ..all }, false).contains("PTE_MARKER_UFFD_WP"));
-        assert!(lacks(all, true).contains("overspill-forks"));
-    }
 }

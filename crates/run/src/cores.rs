@@ -16,7 +16,7 @@
 mod file;
 mod fill;
 
-use crate::attaching::Guest;
+use crate::guest::Guest;
 use crate::watch::{has_our_rights, identity_of};
 use file::Pattern;
 use fill::{Filled, fill};

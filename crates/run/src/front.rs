@@ -14,13 +14,13 @@ mod resting;
 mod subject;
 mod traced;
 
-use crate::attaching::{Guest, Leaving};
 use crate::births::{self, Child, Children, LetterFiles};
 use crate::cores::Cores;
 use crate::excess::Excess;
 use crate::family::kill;
 use crate::giving::{Giving, MemoryPressure};
 use crate::ground::Ground;
+use crate::guest::{Guest, Leaving};
 use crate::holding::Holding;
 use crate::keeper::{KeeperError, KeeperProcess};
 use crate::refusals::{OutsideProcess, Refusals};
@@ -44,7 +44,6 @@ pub use leaving::NoRoom;
 use looking::Seen;
 use resting::Resting;
 pub use subject::Subject;
-pub(crate) use traced::Traced;
 
 /// How often processes are looked at if much of what they hold may soon be too much.
 const NEAR_INTERVAL: Duration = Duration::from_millis(2);

@@ -3,12 +3,11 @@
 //! Owns: trying each of these rights, by using it.
 //! Not here: what else a run may lack, as memory or files.
 
-use crate::attaching::{AttachingError, check};
 use crate::forks::Forks;
 use crate::same::have_same_memory;
 use overspill_agent::{Barrier, PAGE_BYTES};
 use overspill_guest::Way;
-use overspill_guest::userfault::GuestUserfault;
+use overspill_guest::userfault::{Abilities, GuestUserfault};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
@@ -32,6 +31,11 @@ const MADV_GUARD_INSTALL: libc::c_int = 102;
 /// Connections that may wait: one agent is made at a time.
 const BACKLOG: i32 = 16;
 
+/// What userfaultfds cannot do here, and what they would need.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("userfaultfd has no {0} here: {1} is needed")]
+pub struct Lack(&'static str, &'static str);
+
 /// Why nothing can be paged from outside.
 #[derive(Debug, thiserror::Error)]
 pub enum GroundError {
@@ -43,7 +47,7 @@ pub enum GroundError {
     Device(Errno),
     /// What the kernel, or our rights, are not enough for.
     #[error(transparent)]
-    Attaching(AttachingError),
+    Lacks(#[from] Lack),
     /// Whether processes share their memory cannot be found out.
     #[error(
         "kcmp cannot be used: the kernel needs CONFIG_KCMP, and a seccomp profile must allow it"
@@ -132,7 +136,7 @@ impl Ground {
         let ask = |fd: BorrowedFd<'_>, features| forks.ask(fd, features);
         let abilities =
             GuestUserfault::abilities_by(device.as_fd(), ask).map_err(GroundError::Device)?;
-        check(abilities, true).map_err(GroundError::Attaching)?;
+        check(abilities, true)?;
         if have_same_memory(getpid(), getpid()) != Some(true) {
             return Err(GroundError::Compare);
         }
@@ -142,7 +146,7 @@ impl Ground {
 
     fn find_calls() -> Result<Self, GroundError> {
         let abilities = GuestUserfault::abilities_of_own().map_err(GroundError::Call)?;
-        check(abilities, false).map_err(GroundError::Attaching)?;
+        check(abilities, false)?;
         Ok(Self::Calls(gated()?))
     }
 
@@ -151,6 +155,21 @@ impl Ground {
         let bell = gated()?;
         let listener = if may_take_descriptors() { None } else { Some(listener()?) };
         Ok(Self::Signals { bell, listener, barrier })
+    }
+}
+
+/// Without the messages of forks a child would read zeros for what is out, unless its gate sees to
+/// that.
+pub(crate) fn check(abilities: Abilities, needs_forks: bool) -> Result<(), Lack> {
+    match abilities {
+        Abilities { moves: false, .. } => Err(Lack("moves that can be relied on", "Linux 6.12")),
+        Abilities { marks: false, .. } => {
+            Err(Lack("marks of pages that are out", "a kernel with CONFIG_PTE_MARKER_UFFD_WP"))
+        }
+        Abilities { forks: false, .. } if needs_forks => {
+            Err(Lack("messages of forks", "CAP_SYS_PTRACE, or overspill-forks with it,"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -259,6 +278,16 @@ mod tests {
         assert_eq!(ftruncate(&file, 0), Err(Errno::PERM));
         assert_eq!(ftruncate(&file, 2 * PAGE_BYTES as u64), Err(Errno::PERM));
         assert_eq!(fcntl_add_seals(&file, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn what_a_userfaultfd_lacks_is_said_with_what_is_needed() {
+        let all = Abilities { marks: true, poison: false, moves: true, forks: false };
+        assert!(check(all, false).is_ok());
+        let lacks = |abilities, needs_forks| check(abilities, needs_forks).unwrap_err().to_string();
+        assert!(lacks(Abilities { moves: false, ..all }, false).contains("Linux 6.12"));
+        assert!(lacks(Abilities { marks: false, ..all }, false).contains("PTE_MARKER_UFFD_WP"));
+        assert!(lacks(all, true).contains("overspill-forks"));
     }
 
     /// The other way round too: a machine with less is refused in words.

@@ -379,9 +379,9 @@ impl SpaceMap {
         }
     }
 
-    /// Returns the rest of the run of bound addresses that a page is in, from there on.
-    pub fn run_of(&self, page: PageNo) -> Option<Extent> {
-        self.live.bound.run_at(self.live.bound.address_of(page)?)
+    /// Returns the rest of the run of bound addresses that one is in, from there on.
+    pub fn run_from(&self, at: Vpn) -> Option<Extent> {
+        self.live.bound.run_at(at)
     }
 
     /// Iterates over the extents within `place`.

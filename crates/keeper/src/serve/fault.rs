@@ -10,8 +10,8 @@ use crate::guest::source::Told;
 use crate::guest::state::Guest;
 use crate::guest::state::Owned;
 use crate::serve::shared::Shared;
-use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::{Arc, MutexGuard};
 use overspill_base::{Bytes, PageNo, clock};
 use overspill_engine::{FaultOutcome, Worker};
 use overspill_guest::Vpn;
@@ -43,18 +43,19 @@ impl Shared {
         let mut messages = 0;
         while !guest.has_ended() {
             let mut owned = guest.hold();
-            let message = guest.next(&mut owned);
-            drop(owned);
-            let Some(message) = message else {
-                if messages > 0 {
-                    self.settle(worker, guest);
+            match guest.next(&mut owned) {
+                Some(Message::Fault(fault)) => {
+                    self.serve_fault(worker, guest, owned, fault);
+                    return messages + 1;
                 }
-                return messages;
-            };
-            messages += 1;
-            if let Message::Fault(fault) = message {
-                self.serve_fault(worker, guest, fault);
-                return messages;
+                Some(_) => messages += 1,
+                None => {
+                    drop(owned);
+                    if messages > 0 {
+                        self.settle(worker, guest);
+                    }
+                    return messages;
+                }
             }
         }
         self.call_care();
@@ -74,14 +75,20 @@ impl Shared {
 
     fn serve_waiting(&self, worker: &mut Worker, guest: &Arc<Guest>, waiting: Vec<Fault>) {
         for fault in waiting {
-            self.serve_fault(worker, guest, fault);
+            self.serve_fault(worker, guest, guest.hold(), fault);
         }
     }
 
-    fn serve_fault(&self, worker: &mut Worker, guest: &Arc<Guest>, fault: Fault) {
+    /// What a fault needs is decided under the hold under which it was read, or a later one.
+    fn serve_fault<'g>(
+        &self,
+        worker: &mut Worker,
+        guest: &'g Arc<Guest>,
+        mut owned: MutexGuard<'g, Owned>,
+        fault: Fault,
+    ) {
         let start_ns = clock::now_ns();
         loop {
-            let mut owned = guest.hold();
             let mut need = self.need(guest, &mut owned, fault.at).unwrap_or(Need::Nothing);
             if need == Need::Later {
                 guest.settle(&mut owned);
@@ -92,7 +99,10 @@ impl Shared {
                     drop(owned);
                     match self.engine.fault(worker, page, start_ns) {
                         // The guest gave the page up meanwhile.
-                        FaultOutcome::Stray => continue,
+                        FaultOutcome::Stray => {
+                            owned = guest.hold();
+                            continue;
+                        }
                         FaultOutcome::OutOfMemory => self.no_page(guest, fault),
                         FaultOutcome::Mapped | FaultOutcome::Pending | FaultOutcome::Poisoned => {
                             self.shortage.is_over();

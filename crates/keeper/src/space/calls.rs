@@ -14,7 +14,7 @@ use std::ops::Range;
 
 impl AddressSpace for GuestSpace {
     fn span(&self, page: PageNo) -> usize {
-        let span = self.at_page(page, |_, owned, _| owned.map.run_of(page));
+        let span = self.at_page(page, |_, owned, at| owned.map.run_from(at));
         span.ok().flatten().map_or(0, |run| run.pages as usize)
     }
 

@@ -38,7 +38,7 @@ impl GuestSpace {
                 if owned.is_forking() {
                     return (0, Some(Next::Stop(SpaceError::Changing)));
                 }
-                let run = owned.map.run_of(page).map_or(1, |run| run.pages as usize);
+                let run = owned.map.run_from(at).map_or(1, |run| run.pages as usize);
                 let place = at.run(run.min(pages - done).min(most) as u64);
                 let filled = match content {
                     Some(content) => {

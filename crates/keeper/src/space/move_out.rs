@@ -12,7 +12,6 @@ use crate::guest::state::Guest;
 use crate::guest::state::Owned;
 use crate::space::guest_space::GuestSpace;
 use overspill_base::shared::PageArena;
-use overspill_base::sync::Arc;
 use overspill_base::sync::Ordering::Relaxed;
 use overspill_base::{PAGE_SIZE, PageNo};
 use overspill_engine::{SpaceError, Unmapped};
@@ -37,13 +36,13 @@ impl GuestSpace {
         ends: &mut Vec<Unmapped>,
     ) -> usize {
         let (mut rest, mut batches) = (runs, 0);
-        while let Some(first) = rest.first() {
-            let Some(guest) = self.pieces.owner(first.start) else {
+        while !rest.is_empty() {
+            let Some((guest, runs)) = self.pieces.owner_of_first(rest) else {
                 ends.push(stopped(SpaceError::Gone));
                 rest = &rest[1..];
                 continue;
             };
-            let (batch, later) = rest.split_at(self.batch_of(&guest, rest));
+            let (batch, later) = rest.split_at(batch_of(&rest[..runs]));
             let moved = self.move_some(&guest, batch, (arena, at));
             at += moved.iter().map(|end| end.moved).sum::<usize>();
             ends.extend(moved);
@@ -51,17 +50,6 @@ impl GuestSpace {
             batches += 1;
         }
         batches
-    }
-
-    /// Returns how many of the first runs are of one guest and fit into a request; at least one.
-    fn batch_of(&self, guest: &Arc<Guest>, runs: &[Range<PageNo>]) -> usize {
-        let mut pages = 0;
-        let fitting = runs.iter().take(RUNS_MAX).take_while(|run| {
-            pages += run.end.index() - run.start.index();
-            let owner = self.pieces.owner(run.start);
-            pages <= PAGES_MAX && owner.is_some_and(|owner| Arc::ptr_eq(&owner, guest))
-        });
-        fitting.count().max(1)
     }
 
     /// As [`move_out`](Self::move_out); while nothing moves because a message is outstanding, that
@@ -268,6 +256,16 @@ fn read_moved(
     agent.read(content)
 }
 
+/// Returns how many of the first runs fit into a request; at least one.
+fn batch_of(runs: &[Range<PageNo>]) -> usize {
+    let mut pages = 0;
+    let fitting = runs.iter().take(RUNS_MAX).take_while(|run| {
+        pages += run.end.index() - run.start.index();
+        pages <= PAGES_MAX
+    });
+    fitting.count().max(1)
+}
+
 fn stopped(why: SpaceError) -> Unmapped {
     Unmapped { moved: 0, stopped: Some(why) }
 }
@@ -293,7 +291,7 @@ fn movable(guest: &Guest, owned: &Owned, run: &Range<PageNo>) -> Result<Leaving,
         let (page, map) = (at.run(1), &owned.map);
         owned.needed.contains(&at) || map.is_doomed(&page) || map.is_removing(&page)
     };
-    let in_order = owned.map.run_of(run.start).map_or(1, |run| u64::from(run.pages));
+    let in_order = owned.map.run_from(at).map_or(1, |run| u64::from(run.pages));
     let protection = guest.source.protection(at, &owned.still);
     let (protected_pages, protection) = protection.ok_or(SpaceError::Pinned)?;
     if !protection.is_none_or(Protection::may_move) {

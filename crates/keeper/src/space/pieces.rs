@@ -8,6 +8,7 @@ use crate::guest::state::Guest;
 use overspill_base::PageNo;
 use overspill_base::sync::{Arc, LockClass, Mutex};
 use overspill_guest::map::{PIECE_PAGES, PieceNo, PieceSource};
+use std::ops::Range;
 
 /// All pieces of a page table.
 #[derive(Debug)]
@@ -31,12 +32,28 @@ impl Pieces {
 
     /// Returns the guest whose page it is.
     pub(crate) fn owner(&self, page: PageNo) -> Option<Arc<Guest>> {
-        self.state.lock().owners.get(PieceNo::of(page).0 as usize)?.clone()
+        self.state.lock().owner(page).cloned()
+    }
+
+    /// Returns the guest that has the first of `runs`, and how many of the first it has.
+    pub(crate) fn owner_of_first(&self, runs: &[Range<PageNo>]) -> Option<(Arc<Guest>, usize)> {
+        let state = self.state.lock();
+        let guest = state.owner(runs.first()?.start)?;
+        let has = |run: &&Range<PageNo>| {
+            state.owner(run.start).is_some_and(|owner| Arc::ptr_eq(owner, guest))
+        };
+        Some((guest.clone(), runs.iter().take_while(has).count()))
     }
 
     /// Gives out pieces to `guest`.
     pub(crate) fn of<'p>(&'p self, guest: &'p Arc<Guest>) -> impl PieceSource + 'p {
         Of { pieces: self, guest }
+    }
+}
+
+impl State {
+    fn owner(&self, page: PageNo) -> Option<&Arc<Guest>> {
+        self.owners.get(PieceNo::of(page).0 as usize)?.as_ref()
     }
 }
 

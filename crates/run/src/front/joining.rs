@@ -7,9 +7,10 @@
 //! again (`crate::refusals`).
 
 use super::{ATTACHED_AT_A_TIME, Front};
-use crate::attaching::{self, AttachingError, Guest, Source};
+use crate::attaching::{self, AttachingError, Newcomer};
 use crate::births;
 use crate::family::kill;
+use crate::guest::Guest;
 use crate::keeper::KeeperError;
 use crate::refusals::OutsideProcess;
 use crate::same::has_memory_of_its_own;
@@ -50,14 +51,14 @@ impl Front {
             self.forked.remove(&number);
             return self.keeper.ended(number);
         }
-        let source = match (born, is_registered) {
-            (Some(number), _) => Source::Born(number),
-            (None, true) => Source::Forked(&self.forked),
-            (None, false) => Source::New(self.number + 1),
+        let newcomer = match (born, is_registered) {
+            (Some(number), _) => Newcomer::Born(number),
+            (None, true) => Newcomer::Forked(&self.forked),
+            (None, false) => Newcomer::New(self.number + 1),
         };
         let taken = stopped.map_err(AttachingError::from).and_then(|mut held| {
             let machine = (&self.ground, self.memory.pages_floor());
-            let (guest, parts) = attaching::take(&mut held, machine, source)?;
+            let (guest, parts) = attaching::take(&mut held, machine, newcomer)?;
             Ok((held, guest, parts))
         });
         match taken {

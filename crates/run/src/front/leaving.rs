@@ -11,8 +11,8 @@
 
 use super::looking::FARTHEST_INTERVAL;
 use super::{Front, STOPPING_INTERVAL};
-use crate::attaching::{Guest, Leaving};
 use crate::family::kill;
+use crate::guest::{Guest, Leaving};
 use crate::keeper::KeeperError;
 use overspill_base::Bytes;
 use overspill_guest::{can_open, detach, open};

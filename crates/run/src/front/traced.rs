@@ -8,6 +8,7 @@
 //! Not here: who is traced when it is to be attached to (`refusals`).
 
 use super::Front;
+use crate::guest::Traced;
 use crate::watch::tracer_of;
 use overspill_guest::Vpn;
 use rustix::process::{Pid, getpid};
@@ -17,18 +18,6 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(200);
 /// And for how long what is back is left alone before it is looked what has gone out since.
 const REST: Duration = Duration::from_secs(2);
-
-/// Whether a guest is brought back for its tracer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Traced {
-    No,
-    /// From here on.
-    Returning(Vpn),
-    /// All of it came back then.
-    Back(Instant),
-    /// There is no room, or something does not come.
-    Stays,
-}
 
 impl Front {
     /// Brings back those that are traced, turn by turn.
