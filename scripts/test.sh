@@ -24,6 +24,12 @@ summary() {
     sed -n 's/.*test \([a-z0-9_:]*\) .*<\([0-9.]*\)s>$/\2 \1/p' "$logs"/*.log | sort -rn |
         awk 'NR <= 10 { printf "%8.1f  %s\n", $1, $2 }'
     echo "$(seconds_since "$begun") seconds in all."
+    for name in $(cat "$logs/failed" 2>/dev/null || true); do
+        echo "Why make $name failed, shortly:"
+        # Of each panic the first lines, which say what was expected of what.
+        awk '/panicked at/ { lines = 16 } /^stack backtrace/ { lines = 0 } lines-- > 0 { print substr($0, 1, 700) }' \
+            "$logs/$name.log" | tail -n 80
+    done
 }
 
 # Prints nothing until it has ended, if it is `aside`.
@@ -39,7 +45,7 @@ part() { # NAME [aside]
     fi
     printf '%8s  %s\n' "$(seconds_since "$started")" "$1" >>"$logs/parts"
     ((status != 124)) || echo "it did not end within $patience"
-    ((status == 0)) || echo "FAILED: make $1"
+    ((status == 0)) || { echo "FAILED: make $1" && echo "$1" >>"$logs/failed"; }
     return "$status"
 }
 

@@ -12,7 +12,7 @@ use crate::holds;
 use crate::letters;
 use crate::gate::letter;
 use crate::gate::{PIN_ROBUST, PIN_RSEQ, PIN_TASK, SECOND_AT, STUBS_AT, Slot, Span, THIRD_AT};
-use crate::entry::door;
+use crate::place::{self, door};
 use crate::touches;
 use crate::transfers;
 use crate::kernel::{self, EBUSY, EINVAL, ENOMEM, EPERM, ENOSYS, MASK_BYTES, number};
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn on_signal(signal: i32, info: &Info, context: &mut Conte
 
 /// True if a context is in the gate, but for its stubs.
 fn is_inside(context: &Context) -> bool {
-    context.rip.wrapping_sub(crate::entry::base() as u64) < STUBS_AT as u64
+    context.rip.wrapping_sub(place::base() as u64) < STUBS_AT as u64
 }
 
 /// A signal that came while a handler is at work: what the program has named is not there, or

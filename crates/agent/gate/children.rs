@@ -6,7 +6,6 @@
 //! has a copy of the memory goes on in its parent's slot, and is the only one there.
 //! Not here: what a child needs so that its pages come (the front attaches to it).
 
-use crate::entry::{clone_raw, leave};
 use crate::frames::{self, Context};
 use crate::holds;
 use crate::letters;
@@ -16,6 +15,7 @@ use crate::kernel::{self, E2BIG, EAGAIN, EFAULT, EINVAL, number};
 use crate::memory;
 use crate::signals::{catch_ours, DEFAULT};
 use crate::slots::{self, Seat, new_seat};
+use core::arch::naked_asm;
 use core::sync::atomic::Ordering::Relaxed;
 
 const CLONE_VM: u64 = 0x100;
@@ -284,7 +284,7 @@ fn begin(new: Seat, wish: &Wish, context: &Context) -> isize {
 
 /// What a child does first that shares the memory. On its stack is nothing but the address of the
 /// context that it goes on with.
-pub extern "C" fn begin_child(context: usize) -> ! {
+extern "C" fn begin_child(context: usize) -> ! {
     let seat = Seat::at(context);
     // SAFETY: this thread's, which has no other handler yet.
     let slot = unsafe { seat.own() };
@@ -297,4 +297,47 @@ pub extern "C" fn begin_child(context: usize) -> ! {
     kernel::shut();
     // SAFETY: its parent has put it there.
     unsafe { leave(context) }
+}
+
+/// Goes on with a context.
+///
+/// # Safety
+/// It is one that the kernel has made for this thread, or a copy of one, and lies on this thread's
+/// stack for signals.
+#[unsafe(naked)]
+unsafe extern "C" fn leave(context: usize) -> ! {
+    naked_asm!("mov rsp, rdi", "mov eax, 15", "syscall", "ud2")
+}
+
+/// Makes `clone` or `clone3`, by number, for a child that has this memory and a stack of its own,
+/// at whose top the address of its context lies. Returns what the kernel says to the parent.
+///
+/// # Safety
+/// The stack is nobody else's, and the context one to leave with.
+#[unsafe(naked)]
+unsafe extern "C" fn clone_raw(
+    number: usize,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+) -> isize {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "ret",
+        "2: pop rdi",
+        "xor ebp, ebp",
+        "call {begin_child}",
+        "ud2",
+        begin_child = sym begin_child,
+    )
 }

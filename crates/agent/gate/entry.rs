@@ -1,14 +1,13 @@
 //! The instructions that have a place of their own.
 //!
 //! Owns: where the kernel begins a handler and where a handler returns to; the stub of which all
-//! others are copies; the way of a new thread.
+//! others are copies.
 //! Invariants: the first two pieces and the stub are where `gate.rs` says. A stub changes nothing
 //! that a system call does not: rcx and r11 are as the kernel leaves them.
 
 use crate::calls::on_signal;
-use crate::children::begin_child;
-use crate::gate::{DOOR_AT, RETURNS_AT, Return, STUBS_AT};
-use core::arch::{asm, global_asm, naked_asm};
+use crate::gate::{RETURNS_AT, Return, STUBS_AT};
+use core::arch::global_asm;
 use core::mem::offset_of;
 
 /// From a stub to its return.
@@ -53,59 +52,3 @@ global_asm!(
     door = const AWAY + offset_of!(Return, door),
     first = const AWAY + offset_of!(Return, arguments),
 );
-
-/// Where the gate's memory starts.
-pub fn base() -> usize {
-    let base;
-    // SAFETY: an address is computed.
-    unsafe { asm!("lea {}, [rip + overspill_gate_entry]", out(reg) base, options(nomem, nostack)) };
-    base
-}
-
-/// Where the door is.
-pub fn door() -> usize {
-    base() + DOOR_AT
-}
-
-/// Goes on with a context.
-///
-/// # Safety
-/// It is one that the kernel has made for this thread, or a copy of one, and lies on this thread's
-/// stack for signals.
-#[unsafe(naked)]
-pub unsafe extern "C" fn leave(context: usize) -> ! {
-    naked_asm!("mov rsp, rdi", "mov eax, 15", "syscall", "ud2")
-}
-
-/// Makes `clone` or `clone3`, by number, for a child that has this memory and a stack of its own,
-/// at whose top the address of its context lies. Returns what the kernel says to the parent.
-///
-/// # Safety
-/// The stack is nobody else's, and the context one to leave with.
-#[unsafe(naked)]
-pub unsafe extern "C" fn clone_raw(
-    number: usize,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-) -> isize {
-    naked_asm!(
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rcx",
-        "mov r10, r8",
-        "mov r8, r9",
-        "syscall",
-        "test rax, rax",
-        "jz 2f",
-        "ret",
-        "2: pop rdi",
-        "xor ebp, ebp",
-        "call {begin_child}",
-        "ud2",
-        begin_child = sym begin_child,
-    )
-}

@@ -3,9 +3,10 @@
 //! Owns: the numbers on x86-64, from `arch/x86/entry/syscalls/syscall_64.tbl`.
 //! Not here: calls of the program that are made as they are ([`crate::calls`]).
 
-use crate::entry::base;
 use crate::gate::{Action, PASSES_AT, RETURNS_AT};
+use crate::place::base;
 use crate::raw;
+use crate::words::PAGE_BYTES;
 use core::sync::atomic::AtomicU32;
 
 pub mod number {
@@ -75,6 +76,10 @@ pub mod number {
     pub const EPOLL_PWAIT2: usize = 441;
     pub const MSEAL: usize = 462;
 }
+
+/// Flags of mremap(2).
+pub const MREMAP_FIXED: usize = 2;
+pub const MREMAP_DONTUNMAP: usize = 4;
 
 pub const EPERM: isize = 1;
 pub const ESRCH: isize = 3;
@@ -209,4 +214,9 @@ pub fn exit() -> ! {
     loop {
         make(number::EXIT_GROUP, [127, 0, 0, 0, 0, 0]);
     }
+}
+
+/// The kernel keeps the page that an end lies in.
+pub fn whole_pages(end: usize) -> usize {
+    end.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
 }

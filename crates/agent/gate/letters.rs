@@ -8,7 +8,7 @@
 //! Not here: what the keeper does about them.
 //! Rejected: a descriptor, which the program could see and close.
 
-use crate::entry::base;
+use crate::place::base;
 use crate::gate::{
     BELL_AT, COUNTED_AT, GLOBALS_AT, Globals, LETTER_PAGES, LETTERS, LETTERS_AT, Letter, WISH_AT,
     letter_state,
@@ -130,4 +130,9 @@ fn ring(page: usize) {
     word(page + COUNTED_AT).fetch_add(1, Release);
     bell.fetch_add(1, Release);
     kernel::wake_word(bell);
+}
+
+/// Tells of what is done, and waits until the keeper knows.
+pub fn say(what: u32, [a, b, c]: [usize; 3]) {
+    ask(what, [a as u64, b as u64, c as u64, 0], || {});
 }

@@ -27,6 +27,7 @@ mod holds;
 mod kernel;
 mod letters;
 mod memory;
+mod place;
 #[path = "../payload/raw.rs"]
 mod raw;
 mod shut;

@@ -8,10 +8,9 @@
 //! Rejected: opening all of it before: it may be larger than the limit.
 
 use crate::gate::letter;
-use crate::kernel::{self, EINVAL, number};
-use crate::letters;
+use crate::kernel::{self, EINVAL, MREMAP_DONTUNMAP, MREMAP_FIXED, number, whole_pages};
+use crate::letters::{self, say};
 use crate::memory;
-use crate::touches::{MREMAP_DONTUNMAP, MREMAP_FIXED, say, whole_pages};
 use crate::words::PAGE_BYTES;
 
 const PROT_NONE: usize = 0;

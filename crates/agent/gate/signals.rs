@@ -9,7 +9,7 @@
 //! sent again.
 //! Not here: what a frame looks like ([`crate::frames`]).
 
-use crate::entry::base;
+use crate::place::base;
 use crate::frames::{self, Context, Delivery, Info};
 use crate::gate::{Action, HANDLER_AT, RESTORER_AT, SIGNALS, Slot};
 use crate::kernel::{self, EFAULT, EINVAL, EPERM, ENOMEM, MASK_BYTES};

@@ -7,7 +7,7 @@
 //! freed by who made them.
 //! Not here: what is in a slot.
 
-use crate::entry::base;
+use crate::place::base;
 use crate::gate::{
     Action, CLAIMED, GLOBALS_AT, Globals, RETURNS_AT, Return, SIGNALS, SLOT_AT, SLOT_BYTES,
     SLOTS_AT, STUB_AT, STUB_BYTES, STUBS_AT, STUBS_OF_PAGE, Slot, THREADS_MAX,

@@ -9,17 +9,15 @@
 
 use crate::frames::{Context, Info};
 use crate::gate::{access, letter};
-use crate::kernel::{self, EINVAL, ENOSYS, number};
-use crate::letters::{self, tells_of_touches};
+use crate::kernel::{self, EINVAL, ENOSYS, MREMAP_DONTUNMAP, MREMAP_FIXED, number, whole_pages};
+use crate::letters::{self, say, tells_of_touches};
 use crate::shut;
-use crate::words::{Barrier, PAGE_BYTES};
+use crate::words::Barrier;
 
 /// `si_code` of a signal for which there is an address: nothing is there, or it may not be touched.
 const WITH_ADDRESS: [i32; 2] = [1, 2];
 
 const MAP_FIXED: usize = 0x10;
-pub const MREMAP_FIXED: usize = 2;
-pub const MREMAP_DONTUNMAP: usize = 4;
 const SHM_REMAP: usize = 0o40_000;
 /// Advice that removes content: MADV_DONTNEED, MADV_DONTNEED_LOCKED.
 const REMOVING: [usize; 2] = [4, 24];
@@ -102,11 +100,6 @@ fn tell(number: usize, [a, b, c, d, ..]: [usize; 6], result: isize, end: isize) 
     }
 }
 
-/// The kernel keeps the page that an end lies in.
-pub fn whole_pages(end: usize) -> usize {
-    end.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
-}
-
 fn tell_move([from, old_bytes, new_bytes, flags]: [usize; 4], to: usize) {
     let [old_bytes, new_bytes] = [old_bytes, new_bytes].map(whole_pages);
     if flags & MREMAP_FIXED != 0 {
@@ -122,8 +115,4 @@ fn tell_move([from, old_bytes, new_bytes, flags]: [usize; 4], to: usize) {
             say(letter::UNMAPPED, [from, moved_bytes, 0]);
         }
     }
-}
-
-pub fn say(what: u32, [a, b, c]: [usize; 3]) {
-    letters::ask(what, [a as u64, b as u64, c as u64, 0], || {});
 }

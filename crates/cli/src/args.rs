@@ -7,8 +7,9 @@
 
 mod defaults;
 
-use crate::error::{Error, FAILED};
+use crate::error::Error;
 use crate::run::program::is_there;
+use crate::status::FAILED;
 use clap::builder::styling::Styles;
 use clap::builder::{BoolishValueParser, PossibleValue};
 use clap::error::ErrorKind;

@@ -4,17 +4,11 @@
 
 use crate::installed::NoExecutable;
 use crate::run::program::ProgramError;
+use crate::status::FAILED;
 use overspill::Bytes;
 use overspill_run::KeeperError;
 use std::io;
 use std::path::PathBuf;
-
-/// The status for Overspill's own failures.
-pub(crate) const FAILED: u8 = 125;
-/// As in shells: the program exists, but cannot be executed.
-pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// As in shells: the program does not exist.
-pub(crate) const NOT_FOUND: u8 = 127;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

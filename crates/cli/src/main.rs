@@ -17,6 +17,7 @@ mod mkswap;
 mod run;
 mod runs;
 mod say;
+mod status;
 
 use args::Command;
 use std::process::ExitCode;

@@ -8,8 +8,11 @@
 //! how), `signal(7)` (which calls end with EINTR though no signal was handled).
 //! Not here: the calls' effects.
 
-use crate::system::Registers;
 use rustix::io::Errno;
+
+/// The general registers of a task, in the kernel's order (NT_PRSTATUS).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Registers(pub [u64; REGISTERS]);
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::*;

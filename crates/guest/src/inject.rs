@@ -9,10 +9,11 @@
 //! Rejected: putting registers back where the last call was left: there the kernel no longer looks
 //! whether a call is to be repeated. The thread is told to stop once more, and gets them there.
 
+use crate::arch::Registers;
 use crate::arch::{Blocked, Interrupted};
 use crate::error::{About, AttachError, Found, Result};
 use crate::hold::Held;
-use crate::system::{Registers, Stop, System, Until, options};
+use crate::system::{Stop, System, Until, options};
 use crate::tracer::Tracer;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;

@@ -7,8 +7,9 @@
 //! sets of several processors.
 
 use crate::arch;
+use crate::arch::Registers;
 use crate::peer::Peer;
-use crate::system::{Change, Registers, Result, Stop, System, URGENT, Until};
+use crate::system::{Change, Result, Stop, System, URGENT, Until};
 use linux_raw_sys::ptrace as raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};

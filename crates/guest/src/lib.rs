@@ -36,6 +36,7 @@ pub mod userfault;
 mod vpn;
 mod way;
 
+pub use arch::Registers;
 pub use attach::{AgentTask, Attached, Files, Manner, ThreadWords, Userfaultfd, attach};
 pub use channel::{Channel, ChannelError};
 pub use detach::detach;
@@ -46,7 +47,7 @@ pub use kernel::{Kernel, has_ended, read_as_a_thread};
 pub use peer::Peer;
 pub use places::{FileId, LETTERS, letter_files};
 pub use process::own_number;
-pub use system::{Change, MOST_URGENT, Registers, Stop, System, URGENT, Until, options};
+pub use system::{Change, MOST_URGENT, Stop, System, URGENT, Until, options};
 pub use tracer::Tracer;
 pub use vpn::Vpn;
 pub use way::Way;

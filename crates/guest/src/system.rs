@@ -6,7 +6,7 @@
 //! not stopped; EOPNOTSUPP that it runs 32-bit code.
 //! Not here: what the calls are good for.
 
-use crate::arch;
+use crate::arch::Registers;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -14,10 +14,6 @@ use std::time::Duration;
 
 /// The result of a call.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
-
-/// The general registers of a task, in the kernel's order (NT_PRSTATUS).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Registers(pub [u64; arch::REGISTERS]);
 
 /// What has become of a traced task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

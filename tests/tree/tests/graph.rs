@@ -16,7 +16,7 @@ use syn::{Expr, FnArg, GenericArgument, Item, Member, Pat, PathArguments, Type};
 /// What is compiled into programs by the build script of a crate, apart from its library.
 const IMAGES: [&str; 2] = ["crates/agent/gate", "crates/agent/payload"];
 
-/// Circles that there still are: folder, and files. Only shrinks.
+/// Circles that there still are: folder, files, and why they are one. Only shrinks.
 const CIRCLES: &str = include_str!("../circles.txt");
 
 /// A file and the name of a type that it declares.
@@ -410,6 +410,13 @@ fn circles(edges: &Edges) -> Vec<Vec<&str>> {
     found
 }
 
+/// A circle of the list, each of which has a reason.
+fn without_reason(line: &str) -> &str {
+    let (circle, reason) = line.split_once(" | ").unwrap_or_else(|| panic!("no reason: {line}"));
+    assert!(reason.len() > 10, "a reason: {line}");
+    circle
+}
+
 #[test]
 fn files_use_one_another_in_one_direction() {
     let (mut found, folders) = (Vec::new(), folders());
@@ -424,7 +431,7 @@ fn files_use_one_another_in_one_direction() {
         found.extend(circles(&edges).into_iter().map(line));
     }
     println!("{} folders of sources", folders.len());
-    let known: Vec<&str> = CIRCLES.lines().collect();
+    let known: Vec<&str> = CIRCLES.lines().map(without_reason).collect();
     let new: Vec<_> = found.iter().filter(|circle| !known.contains(&circle.as_str())).collect();
     assert!(new.is_empty(), "files that use one another in a circle: {new:#?}");
     assert_eq!(found.len(), known.len(), "circles are listed that have been opened");

@@ -105,7 +105,7 @@ const USES_BESIDE: &[(&str, &[&str])] = &[
 const UNSAFE: &[&str] = &[
     "agent/gate/calls.rs",
     "agent/gate/children.rs",
-    "agent/gate/entry.rs",
+    "agent/gate/place.rs",
     "agent/gate/frames.rs",
     "agent/gate/holds.rs",
     "agent/gate/kernel.rs",

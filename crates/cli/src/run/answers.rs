@@ -2,21 +2,19 @@
 //!
 //! Owns: the way of a question from the thread that hears it to the one that has the run, and back.
 //! Invariant: that one never waits: who asks does, for its next turn.
-//! Not here: the form of an answer (`live`), what can be asked (`crate::runs`).
+//! Not here: the form of an answer (`live`), what can be asked (`crate::runs`), changing where a
+//! run swaps to (`places`).
 
-use super::allowed::check_added;
+use super::kept::Kept;
 use super::live::{Changed, Live, Process, json, refused};
-use super::report::{SCHEMA, Stalls};
+use super::report::{Device, SCHEMA, Stalls};
 use super::signals::blocked;
-use super::{Kept, device};
 use crate::error::Error;
 use crate::runs::Question;
 use crate::say;
-use overspill::{Bytes, Summary, SwapKind, SwapSpec, Tls, check_limit};
-use overspill_run::{Answers, AreaState, Front, Peer, RunProcess};
+use overspill::{Bytes, Summary, check_limit};
+use overspill_run::{Answers, Front, Peer, RunProcess};
 use rustix::process::Pid;
-use std::cell::RefCell;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -97,65 +95,6 @@ fn name_of(Peer { user, process }: Peer) -> String {
     format!("process {process} ({}) of user {user}", name.trim_end())
 }
 
-/// Where the run swaps to, as its user named it.
-pub(super) struct Places {
-    started_with: Vec<SwapSpec>,
-    /// By the numbers of their areas; those that are gone too.
-    all: RefCell<Vec<SwapSpec>>,
-}
-
-impl Places {
-    pub(super) fn new(started_with: Vec<SwapSpec>) -> Self {
-        let all = RefCell::new(started_with.clone());
-        Self { started_with, all }
-    }
-
-    fn add(&self, front: &Front, place: &str) -> Changed {
-        match place.parse().map(|spec: SwapSpec| self.add_spec(front, spec)) {
-            Ok(Ok(area)) => Changed::Added { device: area.name },
-            Ok(Err(why)) => refused(&why),
-            Err(error) => refused(&error),
-        }
-    }
-
-    fn add_spec(&self, front: &Front, spec: SwapSpec) -> Result<AreaState, String> {
-        let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
-        let mut all = self.all.borrow_mut();
-        let on = areas.iter().filter_map(|area| all.get(area.number));
-        check_added(&spec, &self.started_with, on).map_err(|error| error.to_string())?;
-        let area = front.add_swap(absolute(&spec)).map_err(|error| error.to_string())?;
-        all.push(spec);
-        Ok(area)
-    }
-
-    fn remove(&self, front: &Front, name: &str) -> Changed {
-        match front.remove_swap(name) {
-            Ok(area) => Changed::Leaving { area: area.number },
-            Err(error) => refused(&error),
-        }
-    }
-}
-
-/// The keeper has another working directory.
-fn absolute(spec: &SwapSpec) -> SwapSpec {
-    let mut spec = spec.clone();
-    let places = [Some(&mut spec.kind), spec.mirror.as_mut()].into_iter().flatten();
-    let paths = places.filter_map(|kind| match kind {
-        SwapKind::File { path, .. } | SwapKind::Block { path } => Some(path),
-        _ => None,
-    });
-    let authorities = spec.tls.as_mut().and_then(|tls| match tls {
-        Tls::Directory(path) => Some(path),
-        Tls::System => None,
-    });
-    let absolute = |path: &mut PathBuf| {
-        // One that cannot be made absolute is refused where it is opened.
-        *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
-    };
-    paths.chain(authorities).chain(spec.cluster.password_file.as_mut()).for_each(absolute);
-    spec
-}
-
 fn detach(front: &mut Front) -> Changed {
     front.let_go().map_or_else(|why| refused(&why), |()| Changed::LetsGo { lets_go: true })
 }
@@ -174,7 +113,7 @@ fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {
 
 fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
     let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
-    let devices: Vec<_> = areas.into_iter().map(device).collect();
+    let devices: Vec<_> = areas.into_iter().map(Device::of).collect();
     // Each swaps to all areas, when it is paged.
     let areas = devices.last().map_or(0, |device| device.area + 1);
     let processes: Vec<Process> = front

@@ -7,15 +7,15 @@
 //! process is not stopped by a terminal: threads that it holds would stand still with it.
 //! Not here: watching and attaching (`overspill_run`).
 
+use super::limited::{Limited, Prepared, pressure};
+use super::plan::Plan;
 use super::process::{self, Ended};
-use super::report::Report;
 use super::signals::{self, Arrival, Inbox};
-use super::{Kept, Plan, Questions, Watching, background, pressure, seen, status, way};
+use super::{background, way};
 use crate::args::AttachArgs;
 use crate::error::Error;
 use crate::runs;
 use crate::say;
-use overspill::memory;
 use overspill_run::{Front, Subject};
 use rustix::fd::AsFd;
 use rustix::process::Pid;
@@ -44,35 +44,19 @@ pub(crate) fn attach(args: AttachArgs) -> Result<u8, Error> {
     let inbox = Inbox::open().map_err(Error::system("wait for signals"))?;
     signals::never_stop();
     process::raise_limit_of_files()?;
-    let keeper = plan.start_keeper()?;
-    let counters = keeper.stats().clone();
-    let questions = Questions::hear();
-    plan.say(questions.as_ref().err().cloned());
-    plan.say_metrics();
-    let kept = Kept::new(&plan, command, questions.ok(), !args.give_back);
-    let mut watching = Watching::new(&plan);
-    let ground = (ground, memory::free as _);
-    let mut front = Front::new(plan.memory, ground, keeper, Subject::Running(process));
-    pressure.into_iter().for_each(|pressure| front.give_back(pressure));
-    front.check_subject()?;
-    plan.say([format!(
+    let prepared = Prepared::new(plan, command, !args.give_back)?;
+    let mut run = prepared.over(Subject::Running(process), ground, pressure);
+    run.front.check_subject()?;
+    run.plan.say([format!(
         "process {process} is in a limit of {}: Ctrl-C, or `overspill detach {process}`, lets it go",
-        plan.memory
+        run.plan.memory
     )]);
     if args.ready {
         background::say_ready().map_err(Error::system("leave the terminal"))?;
     }
-    watch(&inbox, &mut front, (&kept, &mut watching))
-        .map_err(Error::system("wait for the process to end"))?;
-    let watched = watching.end(&mut front, &kept.pressure);
-    let memory = front.memory();
-    let end = front.end();
-    let ended = Ended::let_go(kept.started.elapsed());
-    let status = status(&ended, &end);
-    let seen = seen((memory, &counters), ended.wall, (end, &kept));
-    let report = Report::new(kept.command.clone(), &ended, status, seen);
-    plan.tell((&kept.command, &report), watched);
-    Ok(status)
+    watch(&inbox, &mut run).map_err(Error::system("wait for the process to end"))?;
+    let ended = Ended::let_go(run.kept.started.elapsed());
+    Ok(run.end(&ended, |_| {}))
 }
 
 /// The words that a process was started with.
@@ -86,18 +70,13 @@ fn command_of(process: Pid) -> Result<Vec<String>, Error> {
     if words.is_empty() { Err(Error::NoProcess(process.as_raw_pid())) } else { Ok(words) }
 }
 
-/// Gives the front its turns until the process is let go, or it and all that it has started have
+/// Gives the run its turns until the process is let go, or it and all that it has started have
 /// ended.
-fn watch(
-    inbox: &Inbox,
-    front: &mut Front,
-    (kept, watching): (&Kept, &mut Watching),
-) -> std::io::Result<()> {
+fn watch(inbox: &Inbox, run: &mut Limited) -> std::io::Result<()> {
     let signals = inbox.descriptor()?;
     loop {
-        let most = front.turn();
-        kept.answer(front);
-        watching.look(front, &kept.pressure);
+        let most = run.turn();
+        let front = &mut run.front;
         if front.is_deserted() || front.has_let_go() {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: only the headers and some names are read, whatever the size of the file.
 
-use crate::error::{FAILED, NOT_EXECUTABLE};
+use crate::status::{FAILED, NOT_EXECUTABLE};
 use object::elf::{self, FileHeader32, FileHeader64, Machine};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};

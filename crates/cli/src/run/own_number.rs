@@ -8,8 +8,8 @@
 //! Rejected: executing the program between fork and exec of the library that starts it: no
 //! variable can be set there, and the call with a list of one's own is `unsafe`.
 
-use super::process::with_our_sigpipe;
 use super::program::{Program, ProgramError};
+use super::signals::with_our_sigpipe;
 use crate::args::ForItselfArgs;
 use crate::error::Error;
 use std::env;

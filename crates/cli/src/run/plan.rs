@@ -8,7 +8,7 @@ use super::output::OutputFile;
 use super::program::name_of;
 use super::report::{Report, limits_of};
 use super::timeline;
-use super::watching::Watched;
+use super::watching::{Watched, Wishes};
 use crate::args::{OutputArgs, PlaceArgs};
 use crate::error::Error;
 use crate::installed::{self, SERVER};
@@ -99,9 +99,14 @@ impl Plan {
         Ok(keeper)
     }
 
-    /// True if what happens when is to be shown at the end.
-    pub(super) fn wants_report(&self) -> bool {
-        self.report.is_some()
+    /// What is to be looked at while it goes on.
+    pub(super) fn wishes(&self) -> Wishes {
+        Wishes {
+            progress: self.progress,
+            waits_within: (!self.quiet).then_some(self.memory_max),
+            timeline: self.report.is_some(),
+            touches: self.touches.is_some(),
+        }
     }
 
     /// Says where metrics are served.

@@ -112,16 +112,6 @@ pub(super) fn start(
     Ok(Pid::from_child(&child))
 }
 
-/// Has a command ignore SIGPIPE if this process was started so.
-pub(super) fn with_our_sigpipe(command: &mut Command) {
-    let keep = || {
-        keep_ignoring_sigpipe();
-        Ok(())
-    };
-    // SAFETY: one system call is made, and nothing is allocated.
-    unsafe { command.pre_exec(keep) };
-}
-
 /// Runs in the child, before it executes the program.
 fn prepare(supervisor: Pid, inbox: &Inbox, files: Rlimit) -> io::Result<()> {
     setrlimit(Resource::Nofile, files)?;

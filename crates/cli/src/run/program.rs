@@ -7,7 +7,7 @@
 
 use super::elf::{self, Refusal};
 use super::format::{Format, HEAD_BYTES};
-use crate::error::{FAILED, NOT_EXECUTABLE, NOT_FOUND};
+use crate::status::{FAILED, NOT_EXECUTABLE, NOT_FOUND};
 use rustix::fs::{Access, AtFlags, CWD, FileType, accessat};
 use rustix::io::Errno;
 use std::env;

@@ -10,7 +10,7 @@ use super::other_limits::{self, Cost};
 use super::process::{self, Ended};
 use super::program::name_of;
 use overspill::{Bytes, CompressedUsage, FaultLatency, Summary, doctor};
-use overspill_run::{OutsideProcess, StallTime};
+use overspill_run::{AreaState, OutsideProcess, StallTime};
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -144,6 +144,25 @@ pub(super) struct Device {
     /// What compressed memory holds at the end of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) compressed: Option<CompressedUsage>,
+}
+
+impl Device {
+    pub(super) fn of(area: AreaState) -> Self {
+        let AreaState { number, leaving, name, notes, capacity, used, used_most, compressed } =
+            area;
+        let [capacity_bytes, used_bytes, used_bytes_max] =
+            [capacity, used, used_most].map(|Bytes(bytes)| bytes);
+        Self {
+            area: number,
+            leaving,
+            name,
+            notes,
+            capacity_bytes,
+            used_bytes,
+            used_bytes_max,
+            compressed,
+        }
+    }
 }
 
 impl fmt::Display for Device {

@@ -15,6 +15,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -220,6 +222,16 @@ fn set_mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     }
     // SAFETY: sigprocmask succeeded, so it has filled it in.
     Ok(unsafe { before.assume_init() })
+}
+
+/// Has a command ignore SIGPIPE if this process was started so.
+pub(super) fn with_our_sigpipe(command: &mut Command) {
+    let keep = || {
+        keep_ignoring_sigpipe();
+        Ok(())
+    };
+    // SAFETY: one system call is made, and nothing is allocated.
+    unsafe { command.pre_exec(keep) };
 }
 
 #[cfg(test)]

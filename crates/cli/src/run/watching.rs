@@ -5,7 +5,6 @@
 //! (`waiting`).
 
 use super::now::Now;
-use super::plan::Plan;
 use super::progress::{self, ProgressLine};
 use super::signals;
 use super::timeline::{self, Timeline, note};
@@ -69,7 +68,17 @@ impl Pressure {
     }
 }
 
-/// What was asked for.
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wishes {
+    pub(super) progress: bool,
+    /// The most that the limit can be, if it is to be said that a run waits for too long.
+    pub(super) waits_within: Option<Bytes>,
+    pub(super) timeline: bool,
+    pub(super) touches: bool,
+}
+
+/// Looking at a run, as was asked for.
 pub(super) struct Watching {
     line: Option<(ProgressLine, Instant)>,
     /// Unless nothing is to be said.
@@ -105,13 +114,13 @@ impl Touches {
 }
 
 impl Watching {
-    pub(super) fn new(plan: &Plan) -> Self {
-        let line = plan.progress.then(ProgressLine::new);
-        let timeline = plan.wants_report().then(Timeline::new);
-        let touches = plan.touches.is_some().then(Touches::default);
+    pub(super) fn new(wishes: Wishes) -> Self {
+        let line = wishes.progress.then(ProgressLine::new);
+        let timeline = wishes.timeline.then(Timeline::new);
+        let touches = wishes.touches.then(Touches::default);
         Self {
             line: line.map(|line| (line, Instant::now() + progress::PERIOD)),
-            waiting: (!plan.quiet).then(|| Waiting::new(Instant::now(), plan.memory_max)),
+            waiting: wishes.waits_within.map(|most| Waiting::new(Instant::now(), most)),
             next: (timeline.is_some() || touches.is_some()).then(Instant::now),
             timeline,
             touches,
@@ -152,13 +161,13 @@ impl Watching {
         }
     }
 
-    /// What the run did.
-    pub(super) fn end(mut self, front: &mut Front, pressure: &Pressure) -> Watched {
-        if self.next.is_some() {
+    /// What the run did. It is not looked at any more.
+    pub(super) fn end(&mut self, front: &mut Front, pressure: &Pressure) -> Watched {
+        if self.next.take().is_some() {
             self.sample(front, pressure);
         }
-        let timeline = self.timeline.map(Timeline::end).unwrap_or_default();
-        Watched { timeline, touched: self.touches.unwrap_or_default().touched }
+        let timeline = self.timeline.take().map(Timeline::end).unwrap_or_default();
+        Watched { timeline, touched: self.touches.take().unwrap_or_default().touched }
     }
 }
 

@@ -6,12 +6,13 @@
 //! Not here: whether it can be done, and when ([`super`]).
 
 use super::{Catch, Gate, OURS, bit};
+use crate::arch::Registers;
 use crate::attach::{Site, filter_options};
 use crate::error::{About, AttachError, Result};
 use crate::hold::Held;
 use crate::inject::{self, Inside, Usable};
 use crate::process;
-use crate::system::{Registers, System};
+use crate::system::System;
 use overspill_agent::gate::{
     Action, GATE_BYTES, GLOBALS_AT, Globals, HANDLER_AT, HOLDS_MAX, PASSES_AT, PIN_ROBUST,
     PIN_RSEQ, PIN_TASK, RESTORER_AT, RETURNS_AT, Return, SECOND_AT, SIGNALS, SLOT_AT, SLOT_BYTES,

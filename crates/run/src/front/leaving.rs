@@ -10,7 +10,7 @@
 //! Not here: bringing pages back (`overspill_keeper`), the farewell (`overspill_guest::detach`).
 
 use super::looking::FARTHEST_INTERVAL;
-use super::{Front, STOPPING_INTERVAL};
+use super::{Detaching, Front, STOPPING_INTERVAL};
 use crate::family::kill;
 use crate::guest::{Guest, Leaving};
 use crate::keeper::KeeperError;
@@ -42,8 +42,8 @@ impl Front {
     /// [`NoRoom`]; nothing was changed.
     pub fn let_go(&mut self) -> Result<(), NoRoom> {
         self.check_room()?;
-        self.resting.end();
-        self.is_leaving = true;
+        self.resting.begin_again();
+        self.detaching = Detaching::ForGood;
         Ok(())
     }
 
@@ -59,21 +59,20 @@ impl Front {
 
     /// True while guests are let go.
     pub fn lets_go(&self) -> bool {
-        self.is_leaving && !self.resting.is_on() && !self.is_without_guests()
+        self.detaching == Detaching::ForGood && !self.is_without_guests()
     }
 
     /// True if all were let go.
     pub fn has_let_go(&self) -> bool {
-        self.is_leaving && !self.resting.is_on() && self.is_without_guests()
+        self.detaching == Detaching::ForGood && self.is_without_guests()
     }
 
     /// Of a child the keeper may have told while its parent was let go.
     pub(super) fn is_without_guests(&self) -> bool {
-        self.guests.is_empty()
-            && self.forked.is_empty()
+        self.guests.are_over()
+            && !self.guests.have_children()
             && !self.keeper.wants_something()
-            && self.cores.is_idle()
-            && self.stopping.since().is_none()
+            && self.stops.stopping.since().is_none()
     }
 
     /// Goes on with each guest; returns how long to wait before the next turn.
@@ -81,13 +80,12 @@ impl Front {
         if self.is_without_guests() {
             return FARTHEST_INTERVAL;
         }
-        let guests: Vec<_> = self.guests.keys().copied().collect();
-        for pid in guests {
+        for pid in self.guests.pids() {
             if let Err(why) = self.go_on_with(pid)
                 // Its end is about to be seen.
-                && !self.guest(pid).has_left(pid)
+                && !self.guests.of(pid).has_left(pid)
             {
-                if !self.resting.is_on() {
+                if self.detaching == Detaching::ForGood {
                     self.keeper.say(&format!("process {pid} stays in its limit: {why}"));
                 }
                 self.stay();
@@ -101,16 +99,19 @@ impl Front {
     /// guests first.
     pub(super) fn let_departing_go(&mut self) {
         for number in std::mem::take(&mut self.departing) {
-            let Some(pid) = self.pid_of(number) else {
-                if self.forked.contains_key(&number) {
+            let Some(pid) = self.guests.pid_of(number) else {
+                if self.guests.have_child(number) {
                     self.departing.push(number);
                 }
                 continue;
             };
             match self.go_on_with(pid) {
-                Ok(()) if self.guests.contains_key(&pid) => self.departing.push(number),
-                Ok(()) => self.is_outside(pid, "it filters its system calls"),
-                Err(_) if self.guest(pid).has_left(pid) => {}
+                Ok(()) if self.guests.has(pid) => self.departing.push(number),
+                Ok(()) => {
+                    let line = self.family.is_outside(pid, "it filters its system calls");
+                    self.keeper.say(&line);
+                }
+                Err(_) if self.guests.of(pid).has_left(pid) => {}
                 Err(why) => {
                     let line =
                         format!("process {pid} is ended: it filters its system calls: {why}");
@@ -122,40 +123,36 @@ impl Front {
     }
 
     fn go_on_with(&mut self, pid: Pid) -> Result<(), KeeperError> {
-        let guest = self.guest(pid);
+        let guest = self.guests.of(pid);
         let number = guest.number;
         if let Leaving::Returning(from) = guest.leaving {
             let rest = self.keeper.bring(number, from)?;
-            let guest = self.guest(pid);
+            let guest = self.guests.of(pid);
             guest.leaving = rest.map_or(Leaving::Returned, Leaving::Returning);
             return note_stuck(guest, rest == Some(from));
         }
         let gate = guest.gate;
-        self.holding.hold(number, pid, gate);
-        if self.holding.is_still(number) { self.let_one_go(pid) } else { Ok(()) }
-    }
-
-    pub(super) fn guest(&mut self, pid: Pid) -> &mut Guest {
-        self.guests.get_mut(&pid).expect("it is there")
+        self.stops.holding.hold(number, pid, gate);
+        if self.stops.holding.is_still(number) { self.let_one_go(pid) } else { Ok(()) }
     }
 
     /// Pages those that are left as before.
     pub(super) fn stay(&mut self) {
-        self.resting.end();
-        if !std::mem::take(&mut self.is_leaving) {
+        self.resting.begin_again();
+        if std::mem::replace(&mut self.detaching, Detaching::No) == Detaching::No {
             return;
         }
-        for guest in self.guests.values_mut().filter(|guest| guest.leaving != Leaving::LetGo) {
+        for guest in self.guests.iter_mut().filter(|guest| guest.leaving != Leaving::LetGo) {
             (guest.leaving, guest.stuck) = (Leaving::NOT_BEGUN, None);
             self.keeper.stay(guest.number);
-            self.holding.release(guest.number);
+            self.stops.holding.release(guest.number);
         }
     }
 
     fn let_one_go(&mut self, pid: Pid) -> Result<(), KeeperError> {
-        let guest = self.guests.get_mut(&pid).expect("it is there");
+        let guest = self.guests.of(pid);
         let number = guest.number;
-        let held = self.holding.held(number).expect("it stands still");
+        let held = self.stops.holding.held(number).expect("it stands still");
         if guest.leaving != Leaving::LetGo {
             // Nobody would answer a touch that was refused before.
             if guest.gate.is_some_and(|gate| can_open(held, gate).is_err()) {
@@ -163,7 +160,7 @@ impl Front {
             }
             if !self.keeper.let_go(number)? {
                 guest.leaving = Leaving::NOT_BEGUN;
-                self.holding.release(number);
+                self.stops.holding.release(number);
                 return note_stuck(guest, true);
             }
             guest.leaving = Leaving::LetGo;
@@ -173,9 +170,9 @@ impl Front {
             guest.gate = None;
         }
         if opened && detach(held, &guest.agent).is_ok() {
-            self.guests.remove(&pid);
+            self.guests.remove(pid);
         }
-        self.holding.forget(number);
+        self.stops.holding.forget(number);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 //! is attached to again.
 //! Not here: letting go (`leaving`).
 
-use super::Front;
+use super::{Detaching, Front};
 use crate::ground::Ground;
 use overspill_base::Bytes;
 use std::time::{Duration, Instant};
@@ -18,29 +18,22 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The percentage of the limit below which all must stay.
 const FREE_PERCENT: u64 = 60;
 
-/// Whether guests rest.
+/// Whether guests may rest.
 #[derive(Debug)]
 pub(super) struct Resting {
     looked: Instant,
     /// Since when memory is free.
     since: Option<Instant>,
-    /// True while guests are let go for this.
-    is_on: bool,
 }
 
 impl Resting {
     pub(super) fn new() -> Self {
-        Self { looked: Instant::now(), since: None, is_on: false }
+        Self { looked: Instant::now(), since: None }
     }
 
-    /// True while guests are let go to rest, and not for good.
-    pub(super) fn is_on(&self) -> bool {
-        self.is_on
-    }
-
-    /// They do not rest any more.
-    pub(super) fn end(&mut self) {
-        (self.since, self.is_on) = (None, false);
+    /// They are needed, or rest: memory has not been free since then.
+    pub(super) fn begin_again(&mut self) {
+        self.since = None;
     }
 }
 
@@ -59,20 +52,20 @@ impl Front {
         // and leaves when frames are needed next.
         let cached = Bytes::of_pages(state.engine.cached as u64).0;
         let all = Bytes::of_pages(held_pages).0 + used.saturating_sub(cached);
-        if all > self.memory.0 / 100 * FREE_PERCENT {
+        if all > self.room.memory().0 / 100 * FREE_PERCENT {
             return self.resting.since = None;
         }
         let since = *self.resting.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= REST_AFTER {
-            (self.is_leaving, self.resting.is_on) = (true, true);
+            self.detaching = Detaching::ToRest;
         }
     }
 
     /// Goes on as before when all are let go.
     pub(super) fn rested(&mut self) {
-        if self.resting.is_on && self.is_without_guests() {
-            self.is_leaving = false;
-            self.resting.end();
+        if self.detaching == Detaching::ToRest && self.is_without_guests() {
+            self.detaching = Detaching::No;
+            self.resting.begin_again();
         }
     }
 }

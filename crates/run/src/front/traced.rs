@@ -24,11 +24,10 @@ impl Front {
     pub(super) fn tend_traced(&mut self) {
         if self.traced_looked.elapsed() >= INTERVAL {
             self.traced_looked = Instant::now();
-            let guests: Vec<Pid> = self.guests.keys().copied().collect();
-            guests.into_iter().for_each(|pid| self.note_tracer(pid));
+            self.guests.pids().into_iter().for_each(|pid| self.note_tracer(pid));
         }
         let returning = self.guests.iter().filter_map(|(pid, guest)| match guest.traced {
-            Traced::Returning(from) => Some((*pid, guest.number, from)),
+            Traced::Returning(from) => Some((pid, guest.number, from)),
             _ => None,
         });
         for (pid, number, from) in returning.collect::<Vec<_>>() {
@@ -37,14 +36,14 @@ impl Front {
                 // What has ended is about to be seen.
                 Err(_) => Traced::Stays,
             };
-            self.guest(pid).traced = traced;
+            self.guests.of(pid).traced = traced;
         }
     }
 
     fn note_tracer(&mut self, pid: Pid) {
         let is_traced = tracer_of(pid).is_some_and(|tracer| tracer != getpid());
-        let (number, traced) = (self.guest(pid).number, self.guest(pid).traced);
-        self.guest(pid).traced = match (is_traced, traced) {
+        let (number, traced) = (self.guests.of(pid).number, self.guests.of(pid).traced);
+        self.guests.of(pid).traced = match (is_traced, traced) {
             (false, Traced::No) => Traced::No,
             (false, _) => {
                 self.keeper.stay(number);
