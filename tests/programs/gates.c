@@ -288,6 +288,30 @@ static void zeros_in_children(void) {
     check_zero(memory, BIG / 2);
 }
 
+/* What is dropped is gone, in a child that is forked at once too: also where it was moved before. */
+static void drops_before_a_fork(void) {
+    char *memory = filled(2);
+    const size_t part = BIG / 64;
+    for (int n = 0; n < 48; n += 2) {
+        char *dropped = memory + n * part;
+        CHECK(madvise(dropped, part, MADV_DONTNEED) == 0);
+        if (n % 4) {
+            char *place = mmap(NULL, part, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            CHECK(place != MAP_FAILED);
+            dropped = mremap(dropped, part, part, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+            CHECK(dropped == place);
+        }
+        pid_t child = fork();
+        if (child == 0) {
+            check_zero(dropped, part);
+            check_from(memory + (n + 1) * part, part, 2, (n + 1) * part / PAGE);
+            _exit(0);
+        }
+        reap(child);
+        check_zero(dropped, part);
+    }
+}
+
 static sigjmp_buf back;
 
 static void jump_back(int signal) {
@@ -353,6 +377,7 @@ static const struct test TESTS[] = {
     {"changes_in_a_child", changes_in_a_child},
     {"left_out_of_children", left_out_of_children},
     {"zeros_in_children", zeros_in_children},
+    {"drops_before_a_fork", drops_before_a_fork},
     {"guards_of_its_own", guards_of_its_own},
     {"rests", rests},
 };

@@ -31,6 +31,7 @@ cases! {
     no_read_is_shorter_than_it_was: "gates.c" "sends_and_receives" 64;
     children_lack_what_is_kept_from_them: "gates.c" "left_out_of_children" 64;
     children_have_its_zeros: "gates.c" "zeros_in_children" 48;
+    what_was_dropped_is_no_childs: "gates.c" "drops_before_a_fork" 48;
     guards_are_its_own: "gates.c" "guards_of_its_own" 48;
     children_begin_with_zeros: "mapping_calls.c" "wiped_in_children" 32;
     ends_lie_within_pages: "gates.c" "ends_within_pages" 16;

@@ -152,6 +152,11 @@ impl Letters {
         self.page as i64 + 1
     }
 
+    /// True if somebody waits for a fork, or is to be told what came of it.
+    pub(crate) fn awaits_birth(&self, fork: u64) -> bool {
+        self.births.contains_key(&fork)
+    }
+
     /// Changes who waits for a fork, and tells them what came of it if that is known.
     pub(crate) fn with_birth<R>(&mut self, fork: u64, f: impl FnOnce(&mut Awaited) -> R) -> R {
         let done = f(self.births.entry(fork).or_default());

@@ -27,6 +27,9 @@ impl Forked {
     }
 }
 
+/// Forks of a guest at a time that letters ask for: each takes a copy of its map.
+const FORKS_MAX: usize = 1024;
+
 impl Owned {
     /// Notes where threads may wait for what is no longer there: also where something has moved to,
     /// which may turn out not to have come.
@@ -63,11 +66,19 @@ impl Owned {
     }
 
     /// Notes that the guest is about to fork, as its map is now, and what keeps touches away.
-    /// Returns the fork's number.
-    pub(crate) fn begin_fork(&mut self, closed: Closed) -> u64 {
+    /// Returns the fork's number; `None` if there are too many already.
+    pub(crate) fn begin_fork(&mut self, closed: Closed) -> Option<u64> {
+        if self.forked.len() >= FORKS_MAX {
+            return None;
+        }
         self.forks += 1;
         self.add_fork(Fork::Asked(self.forks), None, closed);
-        self.forks
+        Some(self.forks)
+    }
+
+    /// True if such a fork was begun, and its child has not been taken.
+    pub(crate) fn is_asked(&self, fork: u64) -> bool {
+        self.forked.iter().any(|forked| forked.fork == Fork::Asked(fork))
     }
 
     /// Notes what tells of the child of such a fork; false if nobody knows of that.

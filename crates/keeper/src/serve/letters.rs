@@ -8,24 +8,28 @@
 //! [`Owned::is_forking`]: crate::guest::state::Owned::is_forking
 
 use super::shared::Shared;
+use crate::guest::events::pause;
 use crate::guest::letters::{Awaited, Letters, Read};
 use crate::guest::source::{Followed, GateRequest};
-use crate::guest::state::Fork;
-use crate::guest::state::Guest;
+use crate::guest::state::{Fork, Guest, Owned};
 use crate::guest::touched::protection_of;
 use crate::parts::Birth;
 use overspill_agent::PAGE_BYTES;
 use overspill_agent::gate::letter;
-use overspill_base::sync::Arc;
+use overspill_base::sync::{Arc, MutexGuard};
 use overspill_guest::Vpn;
-use overspill_guest::map::Event;
+use overspill_guest::map::{Event, Extent};
+use overspill_guest::pagemap::Entry;
 use overspill_wire::Descriptor;
+use rangemap::RangeSet;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::ops::Range;
 
 /// Where the addresses of a process end, at most.
 const ADDRESSES_END: u64 = 1 << 56;
+/// How often it is looked whether a guest is settled, with pauses: it may never be for long.
+const TRIES: usize = 50;
 /// What a letter is answered with that nobody understands.
 const NO_SUCH_LETTER: i64 = -(Errno::NOSYS.raw_os_error() as i64);
 /// What a fork fails with that cannot be followed.
@@ -48,9 +52,14 @@ impl Shared {
     pub(crate) fn read_letters(&self) {
         while !self.must_stop() {
             let Some(rung) = self.bell.rung() else { continue };
-            self.all_guests().iter().for_each(|guest| self.read_those_of(guest));
+            self.read_all_letters();
             self.bell.listen(rung);
         }
+    }
+
+    /// Reads those that there are.
+    pub(crate) fn read_all_letters(&self) {
+        self.all_guests().iter().for_each(|guest| self.read_those_of(guest));
     }
 
     fn read_those_of(&self, guest: &Arc<Guest>) {
@@ -70,10 +79,11 @@ impl Shared {
         let [first, second, third, _] = read.arguments;
         match read.kind {
             letter::FORK => {
-                let mut owned = guest.hold();
+                let mut owned = guest.hold_settled();
+                self.forget_gone(guest, &mut owned);
                 let fork = owned.begin_fork(guest.source.closed());
                 drop(owned);
-                guest.answer_letter(read.number, fork as i64);
+                guest.answer_letter(read.number, fork.map_or(NOT_NOW, |fork| fork as i64));
             }
             letter::KEPT => {
                 guest.hold().kept.advised(pages_of(first, second), third);
@@ -99,6 +109,31 @@ impl Shared {
         }
     }
 
+    /// Forgets what a guest that is about to fork has dropped. Its own marks tell that
+    /// (`guest::map`, rule 9), but its child has none.
+    fn forget_gone(&self, guest: &Guest, owned: &mut Owned) {
+        let Some(handles) = guest.handles() else { return };
+        let extents: Vec<Extent> = owned.map.bound(Vpn(0)..Vpn(u64::MAX)).collect();
+        let mut gone: RangeSet<Vpn> = RangeSet::new();
+        for Extent { at, first, pages } in extents {
+            let is_out = |it: &Vpn| self.engine.is_out(first.plus((it.0 - at.0) as usize));
+            let looked = guest.entries(handles, &at.run(pages.into()), |run, entry| {
+                if entry == Entry::Nothing {
+                    gone.extend(Vpn::each(&run).filter(is_out).map(|it| it.run(1)));
+                }
+            });
+            if looked.is_err() {
+                return guest.ended();
+            }
+        }
+        // What could not be marked yet counts as marked.
+        let unmarked: Vec<_> = owned.map.unmarked(&(Vpn(0)..Vpn(u64::MAX))).collect();
+        unmarked.into_iter().for_each(|place| gone.remove(place));
+        if !guest.has_outstanding() {
+            gone.iter().for_each(|place| owned.map.drop_gone(place));
+        }
+    }
+
     /// Follows what only gates write that have no userfaultfd beside them.
     fn follow_request(&self, guest: &Arc<Guest>, number: usize, request: Option<GateRequest>) {
         let owned = guest.hold();
@@ -119,6 +154,9 @@ impl Shared {
 
     /// A child is there.
     fn is_born(&self, guest: &Arc<Guest>, number: usize, fork: u64, (child, fd): (u64, u64)) {
+        if !guest.knows_fork(fork) {
+            return guest.answer_letter(number, NOT_NOW);
+        }
         guest.with_birth(fork, |awaited| awaited.child = Some(number));
         let is_needed = guest.source.needs_descriptors();
         let userfaultfd = i32::try_from(fd as i64).ok().filter(|fd| *fd >= 0 || !is_needed);
@@ -132,6 +170,9 @@ impl Shared {
 
     /// The parent says what became of the call.
     fn has_forked(&self, guest: &Arc<Guest>, number: usize, fork: u64, made: i64) {
+        if !guest.knows_fork(fork) {
+            return guest.answer_letter(number, NOT_NOW);
+        }
         let again = guest.with_birth(fork, |awaited| match awaited.parent {
             None => {
                 awaited.parent = Some(number);
@@ -209,10 +250,31 @@ fn pages_of(start: u64, bytes: u64) -> Range<Vpn> {
 }
 
 impl Guest {
+    /// Becomes the owner at a moment at which nothing is in doubt, nor outstanding, if there is one
+    /// soon: then it can be told what was dropped before.
+    fn hold_settled(&self) -> MutexGuard<'_, Owned> {
+        for _ in 0..TRIES {
+            let mut owned = self.hold();
+            self.catch_up(&mut owned);
+            if !owned.map.is_in_doubt() && !self.has_outstanding() {
+                return owned;
+            }
+            drop(owned);
+            pause();
+        }
+        self.hold()
+    }
+
     fn answer_letter(&self, number: usize, answer: i64) {
         if let Some(letters) = &mut *self.letters.lock() {
             letters.answer(number, answer);
         }
+    }
+
+    /// True if it was asked for, and not all is told that came of it.
+    fn knows_fork(&self, fork: u64) -> bool {
+        let is_awaited = |letters: &Letters| letters.awaits_birth(fork);
+        self.hold().is_asked(fork) || self.letters.lock().as_ref().is_some_and(is_awaited)
     }
 
     fn with_birth<R>(&self, fork: u64, f: impl FnOnce(&mut Awaited) -> R) -> Option<R> {

@@ -9,6 +9,7 @@
 
 use super::twin::{Habits, PLACE, Twin, TwinFront, World};
 use crate::serve::shared::{KeeperParts, Shared};
+use overspill_agent::gate::letter;
 use overspill_area::{AreaConfig, AreaNo, AreaTuning, Preset, SlotTable, SwapArea};
 use overspill_base::Bytes;
 use overspill_base::stats::Stats;
@@ -59,6 +60,7 @@ pub(super) const USUAL: Habits = Habits {
     busy_per_mille: 20,
     ends_per_mille: 0,
     moves_at_forks: false,
+    forks_by_letters: false,
 };
 
 /// Returns the seeds to run: from the one in `OVERSPILL_SEED` on as many as `OVERSPILL_SEEDS` says,
@@ -97,6 +99,7 @@ struct Episode {
     random: fastrand::Rng,
     lines: Lines,
     plan: Arc<FaultPlan>,
+    habits: Habits,
     _replay: Replay,
 }
 
@@ -137,14 +140,17 @@ impl Episode {
         let worker = Worker::new(&shared.engine).unwrap();
         let random = fastrand::Rng::with_seed(seed);
         let _replay = Replay(seed, world.clone(), lines.clone());
-        let episode = Self { shared, worker, world, front, random, lines, plan, _replay };
+        let episode = Self { shared, worker, world, front, random, lines, plan, habits, _replay };
         episode.attach(FIRST, &episode.world.twin(0));
         episode
     }
 
+    /// The children of one with letters write theirs where it does.
     fn attach(&self, number: u64, twin: &Twin) {
         self.front.know(number, twin.clone());
-        self.shared.add(number, twin.attached(&format!("process {number:x}")), None).unwrap();
+        let letters = (number == FIRST && self.habits.forks_by_letters).then(|| twin.letters());
+        let attached = twin.attached(&format!("process {number:x}"));
+        self.shared.add(number, attached, letters.as_ref()).unwrap();
     }
 
     /// One step of some thread of the keeper, or of the guests.
@@ -154,12 +160,13 @@ impl Episode {
         let Some(guest) = guest else { return };
         match self.random.u32(0..100) {
             0..40 => _ = self.world.run_one(),
-            40..70 => _ = self.shared.serve(&mut self.worker, &guest),
-            70..80 => self.shared.settle(&mut self.worker, &guest),
-            80..86 => _ = self.shared.survey(&guest),
-            86..92 => self.shared.care_for_one(&mut self.worker, &guest),
-            92..94 => self.worker.finish(&self.shared.engine),
-            94 => self.reclaim(),
+            40..66 => _ = self.shared.serve(&mut self.worker, &guest),
+            66..75 => self.shared.settle(&mut self.worker, &guest),
+            75..81 => _ = self.shared.survey(&guest),
+            81..87 => self.shared.care_for_one(&mut self.worker, &guest),
+            87..89 => self.worker.finish(&self.shared.engine),
+            89 => self.reclaim(),
+            90..95 => self.read_letters(),
             _ => self.attach_a_child(),
         }
     }
@@ -167,6 +174,13 @@ impl Episode {
     /// What the thread does that reclaims in the background.
     fn reclaim(&mut self) {
         self.shared.engine.make_room(&mut self.worker, 8);
+    }
+
+    fn read_letters(&self) {
+        self.shared.read_all_letters();
+        while let Some((birth, fetched)) = self.front.take_birth() {
+            self.shared.fetched(birth.parent, birth.fork, fetched);
+        }
     }
 
     fn attach_a_child(&mut self) {
@@ -261,6 +275,19 @@ fn a_guest_reads_what_it_has_written() {
 fn a_family_reads_what_it_has_written() {
     for seed in seeds(60) {
         let mut episode = Episode::new(Habits { spaces_max: 6, ends_per_mille: 5, ..USUAL }, seed);
+        (0..STEPS).for_each(|_| episode.step());
+        episode.read_all();
+        episode.assert_quiet();
+        episode.end();
+    }
+}
+
+/// The kernel tells of no fork, and a child has neither marks nor registrations.
+#[test]
+fn a_family_that_tells_of_its_forks_reads_what_it_has_written() {
+    let habits = Habits { spaces_max: 6, ends_per_mille: 5, forks_by_letters: true, ..USUAL };
+    for seed in seeds(60) {
+        let mut episode = Episode::new(habits, seed);
         (0..STEPS).for_each(|_| episode.step());
         episode.read_all();
         episode.assert_quiet();
@@ -374,4 +401,66 @@ fn who_is_let_go_waits_for_no_frames() {
             episode.let_go(FIRST);
         }
     }
+}
+
+#[test]
+fn who_is_about_to_filter_its_calls_is_told_of_once() {
+    let mut episode = Episode::new(Habits { forks_by_letters: true, ..USUAL }, 0);
+    episode.read_letters();
+    assert_eq!(episode.front.take_wishes(), []);
+    episode.world.wish_out();
+    (0..2).for_each(|_| episode.read_letters());
+    assert_eq!(episode.front.take_wishes(), [FIRST]);
+    (0..STEPS).for_each(|_| episode.step());
+    episode.read_all();
+}
+
+/// A guest may write anything.
+#[test]
+fn every_letter_has_an_answer() {
+    let mut episode = Episode::new(Habits { forks_by_letters: true, ..USUAL }, 0);
+    let (unknown, not_now) = (-i64::from(libc::ENOSYS), -i64::from(libc::EAGAIN));
+    let everything = [0, u64::MAX, 7, 0];
+    for (kind, arguments, expected) in [
+        (99, everything, unknown),
+        (letter::FAULT, everything, unknown),
+        (letter::LOOK, everything, unknown),
+        (letter::CHANGE, everything, unknown),
+        (letter::KEPT, everything, 0),
+        (letter::OUT, everything, 0),
+        // Nobody has asked for such a fork, and there is no such child.
+        (letter::FORKED, [77, 0, 0, 0], not_now),
+        (letter::BORN, [78, u64::MAX, 3, 0], not_now),
+        (letter::BORN, [79, 1, u64::MAX, 0], not_now),
+    ] {
+        let sent = episode.world.send(kind, arguments);
+        episode.read_letters();
+        assert_eq!(episode.world.take_answer(sent), Some(expected), "{kind} {arguments:?}");
+    }
+    let guest = episode.shared.guest(FIRST).unwrap();
+    let is_awaited = |fork| guest.letters.lock().as_ref().unwrap().awaits_birth(fork);
+    assert!([77, 78, 79].iter().all(|fork| !is_awaited(*fork)), "nothing is kept of them");
+    (0..STEPS).for_each(|_| episode.step());
+    episode.read_all();
+}
+
+/// Each takes memory of the keeper's.
+#[test]
+fn forks_that_are_asked_for_without_end_are_refused() {
+    let mut episode = Episode::new(Habits { forks_by_letters: true, threads: 1, ..USUAL }, 0);
+    episode.world.calm();
+    let fork = || {
+        let sent = episode.world.send(letter::FORK, [0; 4]);
+        episode.read_letters();
+        episode.world.take_answer(sent).unwrap()
+    };
+    let forks: Vec<i64> = (0..2000).map(|_| fork()).collect();
+    let refused = forks.iter().filter(|answer| **answer < 0).count();
+    assert!(refused > 900, "{refused}");
+    for fork in forks.into_iter().filter(|answer| *answer > 0) {
+        let sent = episode.world.send(letter::FORKED, [fork as u64, 0, 0, 0]);
+        episode.read_letters();
+        assert!(episode.world.take_answer(sent).is_some());
+    }
+    episode.read_all();
 }

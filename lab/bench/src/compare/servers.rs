@@ -18,9 +18,11 @@ use std::process::{Child, Command, Stdio};
 /// Ends with `ready` once the server serves, and waits for it then. `ready` below is called until
 /// it succeeds; `$directory` and `$server` are removed and ended however the script ends.
 const SCRIPT: &str = r#"
-directory=$(mktemp -d) || exit 1
-trap 'kill $server; wait $server; rm -rf "$directory"' EXIT
+# Before there is anything to be removed: we may be killed at any time.
+directory='' server=''
+trap '[ -z "$server" ] || { kill $server; wait $server; }; [ -z "$directory" ] || rm -rf "$directory"' EXIT
 trap 'exit 1' TERM
+directory=$(mktemp -d) || exit 1
 serve &
 server=$!
 tries=0

@@ -5,6 +5,7 @@
 use super::Twin;
 use crate::front::Front;
 use crate::parts::{Birth, SourceParts};
+use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -13,6 +14,8 @@ use std::sync::Mutex;
 pub(crate) struct TwinFront {
     guests: Mutex<BTreeMap<u64, Twin>>,
     born: Mutex<Vec<(u64, Twin)>>,
+    births: Mutex<Vec<Birth>>,
+    wants_out: Mutex<Vec<u64>>,
 }
 
 impl TwinFront {
@@ -29,6 +32,19 @@ impl TwinFront {
         }
         let n = n % born.len();
         Some(born.swap_remove(n))
+    }
+
+    /// A birth of which it was asked what tells, and that.
+    pub(crate) fn take_birth(&self) -> Option<(Birth, Option<OwnedFd>)> {
+        let birth = self.births.lock().unwrap().pop()?;
+        let parent = self.guests.lock().unwrap().get(&birth.parent).cloned();
+        let fetched = parent.and_then(|parent| parent.fetch(birth.child));
+        Some((birth, fetched))
+    }
+
+    /// Who wants its gate open.
+    pub(crate) fn take_wishes(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.wants_out.lock().unwrap())
     }
 
     /// A child that is not attached to has nobody who could stop it.
@@ -65,11 +81,11 @@ impl Front for TwinFront {
     }
 
     fn fetch(&self, birth: Birth) {
-        panic!("nobody asks for {birth:?}");
+        self.births.lock().unwrap().push(birth);
     }
 
     fn wants_out(&self, guest: u64) {
-        panic!("{guest} filters nothing");
+        self.wants_out.lock().unwrap().push(guest);
     }
 
     fn gone(&self, child: u64) {

@@ -5,7 +5,10 @@
 //! wherever the kernel could.
 //! Not here: what address spaces and their threads do (`world`).
 
+mod births;
+mod calls;
 mod front;
+mod gate;
 mod space;
 mod world;
 
@@ -21,6 +24,7 @@ use overspill_guest::Vpn;
 use overspill_guest::map::Look;
 use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Filled, Message, Refusal, Userfault};
+use overspill_wire::Descriptor;
 use rangemap::RangeSet;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -60,6 +64,21 @@ impl Twin {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.world.lock().spaces[self.space].has_ended
+    }
+
+    /// The files of the letters of its family.
+    pub(crate) fn letters(&self) -> [Descriptor; 2] {
+        self.world.lock().gate.files()
+    }
+
+    /// What tells of its child that has this number where letters come from, if that lives.
+    pub(crate) fn fetch(&self, child: i32) -> Option<OwnedFd> {
+        let (mut state, child) = (self.world.lock(), child as usize - 1);
+        if state.spaces[child].has_ended {
+            return None;
+        }
+        state.spaces[self.space].brought.push_back(child);
+        Some(self.bell.try_clone().unwrap())
     }
 
     /// The agent is of no use from now on.

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What is told of an address space.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Told {
     Event(Event),
     /// With the child.
@@ -42,6 +42,8 @@ pub(super) struct Space {
     /// What was moved out, and not read.
     pub(super) moved: Vec<Arc<Content>>,
     pub(super) bell: Arc<OwnedFd>,
+    /// Where its letters are.
+    pub(super) page: usize,
     pub(super) is_held: bool,
     pub(super) has_ended: bool,
     pub(super) has_agent: bool,
@@ -62,6 +64,7 @@ impl Space {
             brought: VecDeque::new(),
             moved: Vec::new(),
             bell: Arc::new(eventfd(0, flags).unwrap()),
+            page: 0,
             is_held: false,
             has_ended: false,
             has_agent: true,

@@ -5,10 +5,15 @@
 //! Invariants, of `fs/userfaultfd.c` and `mm/`: a call that changes the address space is counted as
 //! outstanding from its change on; its messages are queued in steps of their own, and it waits
 //! until they are read. Content that is removed goes after that, page by page. Faults are read
-//! before events. A thread that is held ends its call, and then stops.
-//! Not here: what an address space is (`space`), the seams (`super`), what a keeper does.
+//! before events. A thread that is held ends its call, and then stops. Where no message tells of
+//! forks, who forks tells of them by letters, as a gate does, and its child has neither marks nor
+//! registrations.
+//! Not here: what an address space is (`space`), what calls do (`calls`), how letters tell of forks
+//! (`births`), the seams (`super`), what a keeper does.
 
 use super::Twin;
+use super::births::About;
+use super::gate::{Gate, Sent};
 use super::space::{Space, Told};
 use overspill_guest::Vpn;
 use overspill_guest::map::Event;
@@ -19,9 +24,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where programs have memory.
 pub(crate) const PLACE: Range<Vpn> = Vpn(0x1000)..Vpn(0x1000 + 600);
-/// Most pages of a call, or of touches in order.
-const RUN_PAGES: u64 = 24;
-
 /// What all words of a page hold.
 pub(crate) type Content = u64;
 
@@ -41,11 +43,13 @@ pub(crate) struct Habits {
     pub(crate) ends_per_mille: u32,
     /// Whether processes fork while other threads of theirs move memory.
     pub(crate) moves_at_forks: bool,
+    /// Whether gates tell of forks, and not the kernel.
+    pub(crate) forks_by_letters: bool,
 }
 
 /// What a thread still has to do.
-#[derive(Clone, Debug)]
-enum Step {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Step {
     Touch {
         at: Vpn,
         write: Option<Content>,
@@ -57,16 +61,25 @@ enum Step {
     Drop(Vpn),
     /// A child runs from now on.
     Release(usize),
+    Write(About),
+    AwaitAnswer(About),
+    /// The call that forks, between its letters.
+    Fork,
 }
 
 #[derive(Debug)]
-struct Thread {
-    space: usize,
-    steps: VecDeque<Step>,
+pub(super) struct Thread {
+    pub(super) space: usize,
+    pub(super) steps: VecDeque<Step>,
     /// Where it waits for a page.
     waits: Option<Vpn>,
     was_read: bool,
     runs: bool,
+    /// Its letter, and one more that says that its child has ended.
+    pub(super) sent: Option<Sent>,
+    pub(super) also_sent: Option<Sent>,
+    /// By which letters know its fork.
+    pub(super) fork: u64,
 }
 
 /// What is read.
@@ -81,10 +94,11 @@ pub(super) struct State {
     pub(super) random: fastrand::Rng,
     pub(super) habits: Habits,
     pub(super) spaces: Vec<Space>,
-    threads: Vec<Thread>,
-    contents: Content,
+    pub(super) threads: Vec<Thread>,
+    pub(super) contents: Content,
     /// Whether threads begin anything.
     is_busy: bool,
+    pub(super) gate: Gate,
 }
 
 /// All processes.
@@ -121,6 +135,10 @@ impl State {
             None => self.is_busy && !space.is_held,
             Some(Step::Touch { .. }) => thread.waits.is_none() && !space.is_held,
             Some(Step::AwaitReading) => thread.was_read,
+            Some(Step::AwaitAnswer(about)) => {
+                thread.sent.is_some_and(|sent| self.gate.is_answered(sent))
+                    || thread.also_sent.is_none() && self.is_about_dead(*about)
+            }
             Some(_) => true,
         }
     }
@@ -150,6 +168,15 @@ impl State {
             Step::Release(child) => {
                 let of_child = self.threads.iter_mut().filter(|thread| thread.space == child);
                 of_child.for_each(|thread| thread.runs = true);
+                true
+            }
+            Step::Write(about) => {
+                self.threads[number].sent = Some(self.write(number, about));
+                true
+            }
+            Step::AwaitAnswer(about) => self.take_answer(number, about),
+            Step::Fork => {
+                self.fork_by_call(number);
                 true
             }
         };
@@ -193,9 +220,16 @@ impl State {
         true
     }
 
-    /// Begins a call of a thread's choice.
+    /// Begins a call of a thread's choice. While a process forks by letters that is no other one
+    /// that changes its memory: what a child then has would be of before or after that.
     fn begin(&mut self, thread: usize) {
         let space = self.threads[thread].space;
+        let is_letter =
+            |step: &Step| matches!(step, Step::Write(_) | Step::AwaitAnswer(_) | Step::Fork);
+        if self.is_in(space, is_letter) {
+            self.threads[thread].steps = self.touches(space).unwrap_or_default().into();
+            return;
+        }
         if self.random.u32(0..1000) < self.habits.ends_per_mille {
             return self.end(space);
         }
@@ -205,132 +239,48 @@ impl State {
             80..85 => self.unmap(space),
             85..92 => self.map(space),
             92..98 => self.relocate(space),
+            _ if self.habits.forks_by_letters => self.fork_with_letters(space),
             _ => self.fork(space),
         };
         self.threads[thread].steps = steps.unwrap_or_default().into();
     }
 
+    /// With its children that wait for their pages: they see it.
     pub(super) fn end(&mut self, space: usize) {
         self.spaces[space].end();
         let threads = self.threads.iter_mut().filter(|thread| thread.space == space);
-        threads.for_each(|thread| thread.steps.clear());
-    }
-
-    /// Part of a mapping.
-    fn some_place(&mut self, space: usize) -> Option<Range<Vpn>> {
-        let mappings: Vec<_> =
-            self.spaces[space].mappings.iter().map(|(place, _)| place.clone()).collect();
-        let place = self.random.choice(&mappings)?;
-        let start = self.random.u64(place.start.0..place.end.0);
-        let pages = self.random.u64(1..=RUN_PAGES).min(place.end.0 - start);
-        Some(Vpn(start).run(pages))
-    }
-
-    fn free_place(&mut self, space: usize, pages: u64) -> Option<Range<Vpn>> {
-        let start = self.random.u64(PLACE.start.0..PLACE.end.0 - pages);
-        let place = Vpn(start).run(pages);
-        (!self.spaces[space].mappings.overlaps(&place)).then_some(place)
-    }
-
-    fn touches(&mut self, space: usize) -> Option<Vec<Step>> {
-        let writes = self.random.bool();
-        let place = self.some_place(space)?;
-        let touch = Vpn::each(&place).map(|at| {
-            self.contents += u64::from(writes);
-            Step::Touch { at, write: writes.then_some(self.contents) }
-        });
-        Some(touch.collect())
-    }
-
-    fn remove(&mut self, space: usize) -> Option<Vec<Step>> {
-        let place = self.some_place(space)?;
-        let mut steps = Vec::new();
-        if self.spaces[space].has_registered(&place) {
-            self.tell(space, Told::Event(Event::Removed(place.clone())), &mut steps);
-            self.spaces[space].fading.extend(Vpn::each(&place));
+        let steps: Vec<Step> = threads.flat_map(|thread| thread.steps.drain(..)).collect();
+        for step in steps {
+            if let Step::AwaitAnswer(About::Forked(Some(child))) = step
+                && self.is_in(child, |step| *step == Step::AwaitAnswer(About::Born))
+            {
+                self.end(child);
+            }
         }
-        steps.extend(Vpn::each(&place).map(Step::Drop));
-        Some(steps)
-    }
-
-    fn unmap(&mut self, space: usize) -> Option<Vec<Step>> {
-        let place = self.some_place(space)?;
-        let mut steps = Vec::new();
-        if self.spaces[space].has_registered(&place) {
-            self.tell(space, Told::Event(Event::Unmapped(place.clone())), &mut steps);
-        }
-        self.spaces[space].unmap(&place);
-        Some(steps)
-    }
-
-    fn map(&mut self, space: usize) -> Option<Vec<Step>> {
-        let pages = self.random.u64(1..=2 * RUN_PAGES);
-        let place = self.free_place(space, pages)?;
-        if self.spaces[space].mapped_pages() + pages <= self.habits.pages_max {
-            self.spaces[space].mappings.insert(place, false);
-        }
-        None
-    }
-
-    fn relocate(&mut self, space: usize) -> Option<Vec<Step>> {
-        let from = self.some_place(space)?;
-        let has_fork = |step: &Step| matches!(step, Step::Tell(Told::Fork(_)));
-        if !self.habits.moves_at_forks && self.is_in(space, has_fork) {
-            return None;
-        }
-        let pages = Vpn::pages(&from);
-        let to = self.free_place(space, pages)?.start;
-        let mut steps = Vec::new();
-        if self.spaces[space].has_registered(&from) {
-            let event = Event::Remapped { from: from.start, to, pages };
-            self.tell(space, Told::Event(event), &mut steps);
-            self.tell(space, Told::Event(Event::Unmapped(from.clone())), &mut steps);
-        }
-        self.spaces[space].relocate(&from, to);
-        Some(steps)
-    }
-
-    /// Only of who has something registered: others are nobody's guests.
-    fn fork(&mut self, space: usize) -> Option<Vec<Step>> {
-        let all = PLACE.clone();
-        if self.spaces.len() == self.habits.spaces_max || !self.spaces[space].has_registered(&all) {
-            return None;
-        }
-        let has_move = |step: &Step| matches!(step, Step::Tell(Told::Event(_)));
-        if !self.habits.moves_at_forks && self.is_in(space, has_move) {
-            return None;
-        }
-        let (child, parent) = (self.spaces.len(), &self.spaces[space]);
-        let born = Space {
-            mappings: parent.mappings.clone(),
-            pages: parent.pages.clone(),
-            marks: parent.marks.clone(),
-            truth: parent.truth.clone(),
-            fading: parent.fading.clone(),
-            ..Space::new()
-        };
-        self.spaces.push(born);
-        self.add_threads(child, 1, false);
-        let mut steps = Vec::new();
-        self.tell(space, Told::Fork(child), &mut steps);
-        steps.push(Step::Release(child));
-        Some(steps)
     }
 
     /// True if a thread of a process is about to make such a step.
-    fn is_in(&self, space: usize, is_such: impl Fn(&Step) -> bool) -> bool {
+    pub(super) fn is_in(&self, space: usize, is_such: impl Fn(&Step) -> bool) -> bool {
         let mut threads = self.threads.iter().filter(|thread| thread.space == space);
         threads.any(|thread| thread.steps.iter().any(&is_such))
     }
 
-    fn tell(&mut self, space: usize, told: Told, steps: &mut Vec<Step>) {
+    pub(super) fn tell(&mut self, space: usize, told: Told, steps: &mut Vec<Step>) {
         self.spaces[space].outstanding += 1;
         steps.extend([Step::Tell(told), Step::AwaitReading, Step::Settle]);
     }
 
-    fn add_threads(&mut self, space: usize, count: usize, runs: bool) {
-        let thread =
-            |_| Thread { space, steps: VecDeque::new(), waits: None, was_read: false, runs };
+    pub(super) fn add_threads(&mut self, space: usize, count: usize, runs: bool) {
+        let thread = |_| Thread {
+            space,
+            steps: VecDeque::new(),
+            waits: None,
+            was_read: false,
+            runs,
+            sent: None,
+            also_sent: None,
+            fork: 0,
+        };
         self.threads.extend((0..count).map(thread));
     }
 
@@ -394,6 +344,7 @@ impl World {
             threads: Vec::new(),
             contents: 0,
             is_busy: true,
+            gate: Gate::new(),
         };
         state.spaces[0].mappings.insert(PLACE.start.run(habits.pages_max / 2), false);
         state.add_threads(0, habits.threads, true);
@@ -454,6 +405,23 @@ impl World {
         }
     }
 
+    /// Has the first process write a letter.
+    pub(crate) fn send(&self, kind: u32, arguments: [u64; 4]) -> Sent {
+        let state = self.lock();
+        state.gate.send(state.spaces[0].page, kind, arguments)
+    }
+
+    /// The answer to that, if there is one.
+    pub(crate) fn take_answer(&self, letter: Sent) -> Option<i64> {
+        self.lock().gate.take_answer(letter)
+    }
+
+    /// The first process is about to filter its calls.
+    pub(crate) fn wish_out(&self) {
+        let state = self.lock();
+        state.gate.wish_out(state.spaces[0].page);
+    }
+
     /// Ends all.
     pub(crate) fn end_all(&self) {
         let mut state = self.lock();
@@ -465,7 +433,7 @@ impl World {
         let state = self.lock();
         let threads = state.threads.iter().filter(|thread| !thread.steps.is_empty());
         let threads = threads.map(|thread| {
-            let Thread { space, steps, waits, was_read, runs } = thread;
+            let Thread { space, steps, waits, was_read, runs, .. } = thread;
             let held = state.spaces[*space].is_held;
             format!("process {space}: {steps:?} waits {waits:?} {was_read} {runs} held {held}\n")
         });
