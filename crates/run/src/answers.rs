@@ -246,8 +246,8 @@ fn listen_in(directory: &Directory) -> io::Result<UnixListener> {
     // Of one that had the same number.
     let _ = std::fs::remove_file(&unheard);
     let listener = UnixListener::bind(&unheard)?;
-    std::fs::rename(unheard, path)?;
-    Ok(listener)
+    let named = std::fs::rename(&unheard, path);
+    named.inspect_err(|_| _ = std::fs::remove_file(&unheard)).map(|()| listener)
 }
 
 impl Drop for Answers {

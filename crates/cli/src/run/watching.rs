@@ -161,8 +161,9 @@ impl Watching {
         }
     }
 
-    /// What the run did. It is not looked at any more.
+    /// What the run did. It is not looked at any more, and nothing of its line stays on a terminal.
     pub(super) fn end(&mut self, front: &mut Front, pressure: &Pressure) -> Watched {
+        self.line = None;
         if self.next.take().is_some() {
             self.sample(front, pressure);
         }

@@ -49,7 +49,9 @@
 //!     get: a page that is out there is lost, not another one's. Nothing moves out of a child
 //!     before its mappings were compared ([`SpaceMap::confirm`]): it has not all of its parent's
 //!     (MADV_DONTFORK). Where it has zeros instead (MADV_WIPEONFORK) there are no marks (9). What
-//!     another thread was dropping (8) the child has as it was: nobody drops its marks there.
+//!     another thread was dropping (8) the child has as it was: nobody drops its marks there. The
+//!     copy that a child of which no message tells begins with must be without what is gone (9): it
+//!     has no marks.
 //!
 //! Invariants ([`SpaceMap::check`]): what is bound is believed; no ghost is; no page number is in
 //! two places.

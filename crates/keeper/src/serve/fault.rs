@@ -42,10 +42,11 @@ impl Shared {
     pub(crate) fn serve(&self, worker: &mut Worker, guest: &Arc<Guest>) -> u32 {
         let mut messages = 0;
         while !guest.has_ended() {
+            let start_ns = clock::now_ns();
             let mut owned = guest.hold();
             match guest.next(&mut owned) {
                 Some(Message::Fault(fault)) => {
-                    self.serve_fault(worker, guest, owned, fault);
+                    self.serve_fault(worker, guest, owned, (fault, start_ns));
                     return messages + 1;
                 }
                 Some(_) => messages += 1,
@@ -75,7 +76,8 @@ impl Shared {
 
     fn serve_waiting(&self, worker: &mut Worker, guest: &Arc<Guest>, waiting: Vec<Fault>) {
         for fault in waiting {
-            self.serve_fault(worker, guest, guest.hold(), fault);
+            let start_ns = clock::now_ns();
+            self.serve_fault(worker, guest, guest.hold(), (fault, start_ns));
         }
     }
 
@@ -85,9 +87,8 @@ impl Shared {
         worker: &mut Worker,
         guest: &'g Arc<Guest>,
         mut owned: MutexGuard<'g, Owned>,
-        fault: Fault,
+        (fault, start_ns): (Fault, u64),
     ) {
-        let start_ns = clock::now_ns();
         loop {
             let mut need = self.need(guest, &mut owned, fault.at).unwrap_or(Need::Nothing);
             if need == Need::Later {

@@ -79,8 +79,12 @@ impl Shared {
         let [first, second, third, _] = read.arguments;
         match read.kind {
             letter::FORK => {
-                let mut owned = guest.hold_settled();
-                self.forget_gone(guest, &mut owned);
+                let mut owned = guest.hold();
+                // Otherwise what keeps touches away is the child's as well, and tells.
+                if guest.source.tells_ahead() {
+                    owned = guest.settled(owned);
+                    self.forget_gone(guest, &mut owned);
+                }
                 let fork = owned.begin_fork(guest.source.closed());
                 drop(owned);
                 guest.answer_letter(read.number, fork.map_or(NOT_NOW, |fork| fork as i64));
@@ -110,16 +114,18 @@ impl Shared {
     }
 
     /// Forgets what a guest that is about to fork has dropped. Its own marks tell that
-    /// (`guest::map`, rule 9), but its child has none.
+    /// (`guest::map`, rule 9), but its child has none. Of one that is not attached to that cannot
+    /// be read.
     fn forget_gone(&self, guest: &Guest, owned: &mut Owned) {
         let Some(handles) = guest.handles() else { return };
         let extents: Vec<Extent> = owned.map.bound(Vpn(0)..Vpn(u64::MAX)).collect();
         let mut gone: RangeSet<Vpn> = RangeSet::new();
         for Extent { at, first, pages } in extents {
-            let is_out = |it: &Vpn| self.engine.is_out(first.plus((it.0 - at.0) as usize));
+            let has_content =
+                |it: &Vpn| !self.engine.is_untouched(first.plus((it.0 - at.0) as usize));
             let looked = guest.entries(handles, &at.run(pages.into()), |run, entry| {
                 if entry == Entry::Nothing {
-                    gone.extend(Vpn::each(&run).filter(is_out).map(|it| it.run(1)));
+                    gone.extend(Vpn::each(&run).filter(has_content).map(|it| it.run(1)));
                 }
             });
             if looked.is_err() {
@@ -130,7 +136,11 @@ impl Shared {
         let unmarked: Vec<_> = owned.map.unmarked(&(Vpn(0)..Vpn(u64::MAX))).collect();
         unmarked.into_iter().for_each(|place| gone.remove(place));
         if !guest.has_outstanding() {
-            gone.iter().for_each(|place| owned.map.drop_gone(place));
+            for place in gone.iter() {
+                owned.map.drop_gone(place);
+                // Who waits for its content asks again.
+                guest.source.wake(place);
+            }
         }
     }
 
@@ -250,19 +260,19 @@ fn pages_of(start: u64, bytes: u64) -> Range<Vpn> {
 }
 
 impl Guest {
-    /// Becomes the owner at a moment at which nothing is in doubt, nor outstanding, if there is one
-    /// soon: then it can be told what was dropped before.
-    fn hold_settled(&self) -> MutexGuard<'_, Owned> {
+    /// Goes on being the owner at a moment at which nothing is in doubt, nor outstanding, if there
+    /// is one soon: then it can be told what was dropped before.
+    fn settled<'g>(&'g self, mut owned: MutexGuard<'g, Owned>) -> MutexGuard<'g, Owned> {
         for _ in 0..TRIES {
-            let mut owned = self.hold();
             self.catch_up(&mut owned);
             if !owned.map.is_in_doubt() && !self.has_outstanding() {
-                return owned;
+                break;
             }
             drop(owned);
             pause();
+            owned = self.hold();
         }
-        self.hold()
+        owned
     }
 
     fn answer_letter(&self, number: usize, answer: i64) {
@@ -282,7 +292,11 @@ impl Guest {
         Some(letters.as_mut()?.with_birth(fork, f))
     }
 
+    /// Tells those who wait for a fork what came of it, if there are any.
     pub(crate) fn came(&self, fork: u64, came: i64) {
-        self.with_birth(fork, |awaited| awaited.came = awaited.came.or(Some(came)));
+        let mut letters = self.letters.lock();
+        if let Some(letters) = letters.as_mut().filter(|letters| letters.awaits_birth(fork)) {
+            letters.with_birth(fork, |awaited| awaited.came = awaited.came.or(Some(came)));
+        }
     }
 }

@@ -37,7 +37,8 @@ impl GuestSpace {
     ) -> usize {
         let (mut rest, mut batches) = (runs, 0);
         while !rest.is_empty() {
-            let Some((guest, runs)) = self.pieces.owner_of_first(rest) else {
+            let next = &rest[..rest.len().min(RUNS_MAX)];
+            let Some((guest, runs)) = self.pieces.owner_of_first(next) else {
                 ends.push(stopped(SpaceError::Gone));
                 rest = &rest[1..];
                 continue;
@@ -259,7 +260,7 @@ fn read_moved(
 /// Returns how many of the first runs fit into a request; at least one.
 fn batch_of(runs: &[Range<PageNo>]) -> usize {
     let mut pages = 0;
-    let fitting = runs.iter().take(RUNS_MAX).take_while(|run| {
+    let fitting = runs.iter().take_while(|run| {
         pages += run.end.index() - run.start.index();
         pages <= PAGES_MAX
     });

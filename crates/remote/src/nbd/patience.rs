@@ -2,8 +2,8 @@
 //!
 //! Owns: a timer, and since when there is nothing new.
 //! Invariants: the timer runs while something is waited for, and not much longer: a queue without
-//! requests wakes nobody. What counts is how long the server was listened to: while whoever has the
-//! queue is elsewhere, nothing is sent or heard, which is no silence of the server's.
+//! requests wakes nobody. While whoever has the queue is elsewhere nothing is sent, which is no
+//! silence of the server's: after that it gets all its time, once, unless it says something.
 
 use rustix::io::Errno;
 use rustix::time::{
@@ -24,6 +24,8 @@ pub(super) struct Patience {
     timer: OwnedFd,
     /// When it rings, or has rung.
     due: Instant,
+    /// Whether it was heard late since then, for which the server had all its time again.
+    was_late: bool,
     is_running: bool,
 }
 
@@ -32,7 +34,7 @@ impl Patience {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let now = Instant::now();
-        Ok(Self { limit, since: now, timer, due: now, is_running: false })
+        Ok(Self { limit, since: now, timer, due: now, was_late: false, is_running: false })
     }
 
     /// There is something to wait for, or one thing more.
@@ -47,16 +49,15 @@ impl Patience {
 
     /// The server has said something.
     pub(super) fn renew(&mut self) {
-        self.since = Instant::now();
+        (self.since, self.was_late) = (Instant::now(), false);
     }
 
     /// After the timer has rung: true if it was waited long enough for what is still waited for.
     pub(super) fn is_over(&mut self, is_waiting: bool) -> bool {
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
         self.is_running = false;
-        let late = self.due.elapsed();
-        if late >= LATE {
-            self.since += late;
+        if self.due.elapsed() >= LATE && !self.was_late {
+            (self.since, self.was_late) = (Instant::now(), true);
         }
         let left = self.limit.saturating_sub(self.since.elapsed());
         if is_waiting && !left.is_zero() {

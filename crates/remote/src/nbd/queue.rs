@@ -124,12 +124,17 @@ impl NbdQueue {
         let mut events = Vec::with_capacity(EVENTS);
         // After EINTR or any other error: look again.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), patience);
+        let mut has_rung = false;
         for event in events {
             match event.data.u64() {
                 NEWS => self.learn(),
-                TIMER => self.look_at_timer(),
+                TIMER => has_rung = true,
                 lane => self.serve(lane as usize),
             }
+        }
+        // What has come by now was said in time.
+        if has_rung {
+            self.look_at_timer();
         }
     }
 

@@ -361,7 +361,12 @@ fn a_silent_server_has_failed_after_a_time_until_it_is_back() {
 /// A thread that swaps to several places may wait for another one of them.
 #[test]
 fn a_server_that_was_not_listened_to_was_not_silent() {
-    let server = Server::start(simple);
+    let server = Server::start(|asked: &Asked, store: &mut [u8]| {
+        if asked.command == READ && asked.offset / PAGE_SIZE == 98 {
+            thread::sleep(Duration::from_millis(200));
+        }
+        simple(asked, store)
+    });
     let device = server.open(",timeout=2").unwrap();
     let (pages, mut queue) = (Pages::new(), device.open_queue(4).unwrap());
     assert_eq!(transfer(&mut *queue, &pages, IoOp::Write, 98), None);
