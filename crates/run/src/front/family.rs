@@ -19,10 +19,13 @@ use rustix::process::{Pid, getpid};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long a forked child may take to execute another program; longer if it hardly ran.
+/// How long a forked child may take to execute another program; longer if it hardly ran: on a busy
+/// machine it may not have had its turn.
 const CHILD_WAIT: Duration = Duration::from_millis(2);
-const CHILD_WAIT_MOST: Duration = Duration::from_millis(20);
+const CHILD_WAIT_MOST: Duration = Duration::from_millis(100);
 const CHILD_RUN: Duration = Duration::from_millis(1);
+/// How long the message of its fork may be on its way.
+const MESSAGE_WAIT: Duration = Duration::from_millis(20);
 
 /// Processes by their numbers, with what they have.
 pub(super) type All = HashMap<Pid, Watched>;
@@ -187,7 +190,7 @@ impl Family {
     /// True if it was seen a moment ago for the first time: the message of its fork may be on its
     /// way.
     pub(super) fn is_new(&self, pid: Pid) -> bool {
-        self.age(pid) < CHILD_WAIT_MOST
+        self.age(pid) < MESSAGE_WAIT
     }
 
     /// True if a child may be about to execute another program, or to ask its parent to trace it,
