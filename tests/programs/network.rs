@@ -212,7 +212,8 @@ fn a_mirror_goes_on_with_the_server_that_is_left() {
     let plain = tree(&bench).plain().success();
     for (strikes_first, signal) in [(true, Signal::KILL), (false, Signal::STOP)] {
         let [first, second] = [(); 2].map(|()| Server::start(&bench, NBDKIT_MEMORY));
-        let swap = format!("{},timeout=2,mirror={}", first.swap(""), second.swap(""));
+        // Longer than the one that is left may wait for a CPU, beside keepers of other tests.
+        let swap = format!("{},timeout=6,mirror={}", first.swap(""), second.swap(""));
         let running = start(&tree(&bench), &swap);
         std::thread::sleep(Duration::from_secs(1));
         let struck = if strikes_first { &first } else { &second };
