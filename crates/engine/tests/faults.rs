@@ -8,12 +8,13 @@ mod common;
 
 use arbitrary::{Arbitrary, Unstructured};
 use common::chaos::Script;
-use common::episodes::{Replay, seeds};
+use common::episodes::Replay;
 use common::{Rig, TUNING, Touch};
 use overspill_base::stats::Event;
 use overspill_base::{PageNo, Slot};
 use overspill_device::faulty::Faults;
 use overspill_engine::{Tuning, Worker};
+use overspill_mutate::seeds;
 use std::collections::HashMap;
 
 /// Episodes that `make test` runs.

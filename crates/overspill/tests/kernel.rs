@@ -9,7 +9,7 @@
 #[path = "../../engine/tests/common/episodes.rs"]
 mod episodes;
 
-use episodes::{Replay, seeds};
+use episodes::Replay;
 use overspill::Bytes;
 use overspill_area::{AreaConfig, AreaNo, SwapArea};
 use overspill_base::PAGE_SIZE;
@@ -23,6 +23,7 @@ use overspill_device::large_pages::LargePages;
 use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::frames::Watermarks;
 use overspill_engine::{Engine, EngineParts, FaultOutcome, PageTable, Space, Swap, Tuning, Worker};
+use overspill_mutate::seeds;
 use overspill_space::kernel::{Between, Call, Request};
 use overspill_space::uffd::{Delivery, Uffd};
 use overspill_space::words::Reach;

@@ -13,11 +13,15 @@ use crate::homes::{Directory, Home};
 use overspill_guest::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
+};
 use rustix::process::{geteuid, getpid};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// How often a run that begins finds its directory taken away, at most.
 const TRIES: u32 = 100;
+/// As many may wait to be heard as the system lets.
+const BACKLOG: i32 = -1;
 /// A question with more bytes gets no answer.
 const QUESTION_BYTES_MAX: u64 = 8192;
 /// An answer with more bytes is none.
@@ -241,13 +247,29 @@ fn listen() -> io::Result<(Directory, UnixListener)> {
 /// It gets its name when it is listened at: before, it looks like that of a run that has ended, and
 /// whoever looks would take it away.
 fn listen_in(directory: &Directory) -> io::Result<UnixListener> {
-    let path = directory.socket(getpid().as_raw_pid());
-    let unheard = path.with_extension("new");
+    let bound = bind_in(directory)?;
+    hear(bound, directory)
+}
+
+fn bind_in(directory: &Directory) -> io::Result<OwnedFd> {
+    let path = unheard_in(directory);
     // Of one that had the same number.
-    let _ = std::fs::remove_file(&unheard);
-    let listener = UnixListener::bind(&unheard)?;
-    let named = std::fs::rename(&unheard, path);
-    named.inspect_err(|_| _ = std::fs::remove_file(&unheard)).map(|()| listener)
+    let _ = std::fs::remove_file(&path);
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn hear(bound: OwnedFd, directory: &Directory) -> io::Result<UnixListener> {
+    let path = unheard_in(directory);
+    let heard = rustix::net::listen(&bound, BACKLOG).map_err(io::Error::from);
+    let named =
+        heard.and_then(|()| std::fs::rename(&path, directory.socket(getpid().as_raw_pid())));
+    named.inspect_err(|_| _ = std::fs::remove_file(&path)).map(|()| bound.into())
+}
+
+fn unheard_in(directory: &Directory) -> PathBuf {
+    directory.socket(getpid().as_raw_pid()).with_extension("new")
 }
 
 impl Drop for Answers {
@@ -281,10 +303,7 @@ fn reply(socket: UnixStream, answer: impl Fn(&str, Peer) -> String) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::sync::{Mutex, MutexGuard, PoisonError};
-
-    const BEGINNINGS: u32 = 300;
 
     /// Each takes the directory away when it has ended.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -330,24 +349,14 @@ mod tests {
     #[test]
     fn whoever_looks_meanwhile_a_run_that_begins_is_found() {
         let _alone = alone();
-        let is_over = AtomicBool::new(false);
-        let found = std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !is_over.load(Relaxed) {
-                        Run::all();
-                    }
-                });
-            }
-            let is_found = |_: &u32| {
-                let _answers = Answers::start(|_, _| String::new()).unwrap();
-                Run::all().iter().any(|run| run.process == getpid().as_raw_pid())
-            };
-            let found = (0..BEGINNINGS).filter(is_found).count();
-            is_over.store(true, Relaxed);
-            found
-        });
-        assert_eq!(found, BEGINNINGS as usize);
+        let directory = Home::make().unwrap();
+        let is_found = || Run::all().iter().any(|run| run.process == getpid().as_raw_pid());
+        let bound = bind_in(&directory).unwrap();
+        assert!(!is_found(), "it does not hear yet");
+        let _listener = hear(bound, &directory).unwrap();
+        assert!(is_found());
+        std::fs::remove_file(directory.socket(getpid().as_raw_pid())).unwrap();
+        directory.remove_if_empty();
     }
 
     #[test]

@@ -1,10 +1,28 @@
-//! Input for parsers: samples with a few bytes changed, which get further than random bytes do.
+//! Input for tests: seeds, and for parsers samples with a few bytes changed, which get further than
+//! random bytes do.
 //!
-//! Owns: what is changed in a sample. A fuzz target is a test with `bolero::check!()`: under
-//! `cargo test` some thousand inputs by chance and those of its corpus, with `cargo bolero` guided
-//! by coverage.
+//! Owns: which seeds a test plays ([`seeds`]), and what is changed in a sample. A fuzz target is a
+//! test with `bolero::check!()`: under `cargo test` some thousand inputs by chance and those of its
+//! corpus, with `cargo bolero` guided by coverage.
 
 use bolero::TypeGenerator;
+use std::ops::Range;
+
+/// Returns the seeds to run: from the one in `OVERSPILL_SEED` on as many as `OVERSPILL_SEEDS` says,
+/// or that one alone; without it the first `OVERSPILL_SEEDS`, by default `usual`.
+///
+/// # Panics
+/// If either is set and no number.
+pub fn seeds(usual: u64) -> Range<u64> {
+    let number = |name| {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")))
+    };
+    match (number("OVERSPILL_SEED"), number("OVERSPILL_SEEDS")) {
+        (Some(seed), count) => seed..seed + count.unwrap_or(1),
+        (None, count) => 0..count.unwrap_or(usual),
+    }
+}
 
 /// What is done to which sample.
 #[derive(Clone, Debug, TypeGenerator)]

@@ -35,7 +35,6 @@ pub(super) struct Limited {
     pub(super) plan: Plan,
     pub(super) front: Front,
     pub(super) kept: Kept,
-    counters: Counters,
     questions: Option<Questions>,
     watching: Watching,
 }
@@ -64,13 +63,12 @@ impl Prepared {
         pressure: Option<MemoryPressure>,
     ) -> Limited {
         let Self { plan, keeper, kept, questions, watching } = self;
-        let counters = keeper.stats().clone();
         let mut front = Front::new(plan.memory, (ground, memory::free), keeper, subject);
         pressure.into_iter().for_each(|pressure| front.give_back(pressure));
         if plan.touches.is_some() {
             front.attach_early();
         }
-        Limited { plan, front, kept, counters, questions, watching }
+        Limited { plan, front, kept, questions, watching }
     }
 }
 
@@ -97,7 +95,8 @@ impl Limited {
         let watched = self.watching.end(&mut self.front, &self.kept.pressure);
         let memory = self.front.memory();
         rest(&mut self);
-        let Self { plan, front, kept, counters, .. } = self;
+        let Self { plan, front, kept, .. } = self;
+        let counters = front.keeper().stats().clone();
         let end = front.end();
         let status = status(ended, &end);
         let seen = seen((memory, &counters), ended.wall, (end, &kept));

@@ -14,6 +14,7 @@ use crate::guest::source::{Followed, GateRequest};
 use crate::guest::state::{Fork, Guest, Owned};
 use crate::guest::touched::protection_of;
 use crate::parts::Birth;
+use crate::space::guest_space::TRIES;
 use overspill_agent::PAGE_BYTES;
 use overspill_agent::gate::letter;
 use overspill_base::sync::{Arc, MutexGuard};
@@ -28,8 +29,6 @@ use std::ops::Range;
 
 /// Where the addresses of a process end, at most.
 const ADDRESSES_END: u64 = 1 << 56;
-/// How often it is looked whether a guest is settled, with pauses: it may never be for long.
-const TRIES: usize = 50;
 /// What a letter is answered with that nobody understands.
 const NO_SUCH_LETTER: i64 = -(Errno::NOSYS.raw_os_error() as i64);
 /// What a fork fails with that cannot be followed.

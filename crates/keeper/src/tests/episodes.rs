@@ -20,7 +20,7 @@ use overspill_device::{SwapDevice, SwapKind};
 use overspill_engine::{Swap, Tuning, Worker};
 use overspill_guest::Vpn;
 use overspill_guest::userfault::Userfault;
-use std::ops::Range;
+use overspill_mutate::seeds;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -62,19 +62,6 @@ pub(super) const USUAL: Habits = Habits {
     moves_at_forks: false,
     forks_by_letters: false,
 };
-
-/// Returns the seeds to run: from the one in `OVERSPILL_SEED` on as many as `OVERSPILL_SEEDS` says,
-/// or that one alone; without it the first `OVERSPILL_SEEDS`, by default `usual`.
-pub(super) fn seeds(usual: u64) -> Range<u64> {
-    let number = |name| {
-        let text = std::env::var(name).ok()?;
-        Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")))
-    };
-    match (number("OVERSPILL_SEED"), number("OVERSPILL_SEEDS")) {
-        (Some(seed), count) => seed..seed + count.unwrap_or(1),
-        (None, count) => 0..count.unwrap_or(usual),
-    }
-}
 
 pub(super) type Lines = std::sync::Arc<Mutex<Vec<String>>>;
 

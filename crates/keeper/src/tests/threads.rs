@@ -3,12 +3,13 @@
 //! Owns: a thread that lets the guests run, and attaches to their children.
 //! Not here: orders that a seed decides (`episodes`).
 
-use super::episodes::{Lines, USUAL, keeper_parts, seeds};
+use super::episodes::{Lines, USUAL, keeper_parts};
 use super::twin::{Habits, TwinFront, World};
 use crate::keeper::Keeper;
 use overspill_base::Bytes;
 use overspill_base::sync::Arc;
 use overspill_device::faulty::{FaultPlan, Faults};
+use overspill_mutate::seeds;
 use std::time::{Duration, Instant};
 
 /// How long guests run, and how long all may take that they have begun.

@@ -33,15 +33,9 @@ pub(super) struct Guests {
     pub(super) cores: Cores,
 }
 
-/// What is known of a process that may be a child.
+/// Why a process that has stopped is not to be attached to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Descent {
-    /// Nothing: it is new.
-    None,
-    /// It has memory by which a guest is paged.
-    Registered,
-    /// It is this child, which has a gate and no userfaultfd.
-    Born(u64),
+pub(super) enum Hindrance {
     /// It was this child, and executes another program by now.
     Replaced(u64),
     /// It has a gate, and nobody has told of it.
@@ -164,24 +158,18 @@ impl Guests {
         self.forked.remove(&number).is_some()
     }
 
-    /// What a process that has stopped is known to descend from.
-    pub(super) fn descent_of(&self, pid: Pid, has_stopped: bool) -> Descent {
+    /// As what a process is attached to that was to stop.
+    ///
+    /// # Errors
+    /// [`Hindrance`].
+    pub(super) fn newcomer(&self, pid: Pid, has_stopped: bool) -> Result<Newcomer<'_>, Hindrance> {
         let is_gated = self.letters.are_of(pid);
         match births::number_of(&self.forked, pid) {
-            Some(number) if has_stopped && !is_gated => Descent::Replaced(number),
-            Some(number) => Descent::Born(number),
-            None if is_registered(pid) => Descent::Registered,
-            None if is_gated => Descent::Untold,
-            None => Descent::None,
-        }
-    }
-
-    /// How it is attached to.
-    pub(super) fn newcomer(&self, descent: Descent) -> Newcomer<'_> {
-        match descent {
-            Descent::Born(number) | Descent::Replaced(number) => Newcomer::Born(number),
-            Descent::Registered => Newcomer::Forked(&self.forked),
-            Descent::None | Descent::Untold => Newcomer::New(self.number + 1),
+            Some(number) if has_stopped && !is_gated => Err(Hindrance::Replaced(number)),
+            Some(number) => Ok(Newcomer::Born(number)),
+            None if is_registered(pid) => Ok(Newcomer::Forked(&self.forked)),
+            None if is_gated => Err(Hindrance::Untold),
+            None => Ok(Newcomer::New(self.number + 1)),
         }
     }
 

@@ -7,7 +7,7 @@
 //! again (`crate::refusals`).
 
 use super::Front;
-use super::guests::Descent;
+use super::guests::Hindrance;
 use crate::attaching::{self, AttachingError};
 use crate::family::kill;
 use crate::guest::Guest;
@@ -35,23 +35,21 @@ impl Front {
     }
 
     fn attach(&mut self, pid: Pid, (stopped, since): Stopped) {
-        let descent = self.guests.descent_of(pid, stopped.is_ok());
-        match descent {
-            Descent::Untold => {
+        let newcomer = match self.guests.newcomer(pid, stopped.is_ok()) {
+            Ok(newcomer) => newcomer,
+            Err(Hindrance::Untold) => {
                 // A child whose birth is under way, which it has to be let go for.
                 drop(stopped);
                 return self.refuse(pid, &AttachingError::Untold(pid));
             }
-            Descent::Replaced(number) => {
+            Err(Hindrance::Replaced(number)) => {
                 // It is one like others.
                 self.guests.forget_child(number);
                 return self.keeper.ended(number);
             }
-            Descent::None | Descent::Registered | Descent::Born(_) => {}
-        }
+        };
         let taken = stopped.map_err(AttachingError::from).and_then(|mut held| {
             let machine = (&self.ground, self.room.memory().pages_floor());
-            let newcomer = self.guests.newcomer(descent);
             let (guest, parts) = attaching::take(&mut held, machine, newcomer)?;
             Ok((held, guest, parts))
         });

@@ -7,7 +7,7 @@
 use super::pager::{Step, World};
 use super::pages::{Call, PAGES};
 use fastrand::Rng;
-use std::ops::Range;
+use overspill_mutate::seeds;
 use std::panic::AssertUnwindSafe;
 
 /// Three seconds.
@@ -108,17 +108,9 @@ fn shrink(seed: u64, history: &[Step]) -> (String, Vec<Step>) {
     (what, history)
 }
 
-fn seeds() -> Range<u64> {
-    let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-    match (number("OVERSPILL_SEED"), number("OVERSPILL_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, count) => 0..count.unwrap_or(USUAL),
-    }
-}
-
 #[test]
 fn whatever_threads_do_every_page_is_found() {
-    for seed in seeds() {
+    for seed in seeds(USUAL) {
         if let Some(history) = play(seed) {
             let (what, history) = shrink(seed, &history);
             panic!("OVERSPILL_SEED={seed}: {what} after {history:?}");
