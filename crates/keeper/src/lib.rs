@@ -31,4 +31,4 @@ pub use parts::{Birth, GuestParts, SourceParts};
 pub use serve::limit::LEFT_PART;
 pub use serve::shared::KeeperParts;
 pub use wire::message::{AreaState, KeeperState, Report, Request, Wanted};
-pub use wire::places::OpenPlace;
+pub use wire::places::{OpenPlace, Opening};

@@ -3,13 +3,15 @@
 //! Owns: the turns, in which all is done that a run needs. What it knows has four owners: which
 //! processes there are ([`Family`]), which of them are guests ([`Guests`]), whose threads were told
 //! to stop ([`Stops`]), and what they may hold ([`Room`]). What takes several of them is a step of
-//! a turn, in a file of its own: what the keeper wants (`wanted`), ends (`ending`), looking at what
+//! a turn, in a file of its own: what the keeper says (`events`), ends (`ending`), looking at what
 //! is held (`looking`), attaching (`joining`), letting go (`leaving`, `resting`), and who is traced
 //! (`traced`).
-//! Invariant: the program is reaped by who started it, all others here.
+//! Invariants: the program is reaped by who started it, all others here. A turn waits for no answer
+//! of the keeper.
 //! Not here: starting the program; reading `/proc` (`watch`), the steps of an attach (`attaching`).
 
 mod ending;
+mod events;
 mod family;
 mod guests;
 mod joining;
@@ -18,20 +20,19 @@ mod looking;
 mod resting;
 mod room;
 mod traced;
-mod wanted;
 
 use crate::attaching::AttachingError;
 use crate::giving::MemoryPressure;
 use crate::ground::Ground;
 use crate::holding::Holding;
-use crate::keeper::{KeeperError, KeeperProcess};
+use crate::keeper::{KeeperError, KeeperProcess, State};
 use crate::stopping::Stopping;
 use family::{All, Family};
 use guests::Guests;
 use overspill_base::Bytes;
 use overspill_device::SwapSpec;
 use overspill_guest::{Kernel, MOST_URGENT, Tracer};
-use overspill_keeper::{AreaState, Arrived, KeeperState};
+use overspill_keeper::{AreaState, Arrived};
 use resting::Resting;
 use room::Room;
 use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior, setpriority_process};
@@ -69,6 +70,8 @@ pub struct Front {
     departing: Vec<u64>,
     /// When it was looked who is traced.
     traced_looked: Instant,
+    /// Areas that were added, or are leaving, as was asked.
+    changed: Option<Result<Vec<AreaState>, KeeperError>>,
     has_failed: bool,
 }
 
@@ -133,6 +136,7 @@ impl Front {
             resting: Resting::new(),
             departing: Vec::new(),
             traced_looked: Instant::now(),
+            changed: None,
             has_failed: false,
         }
     }
@@ -186,26 +190,34 @@ impl Front {
         self.room.give_back(pressure);
     }
 
-    /// Adds a place to swap to; returns its area. Waits until it is open.
-    ///
-    /// # Errors
-    /// [`KeeperError`]; nothing was changed.
-    pub fn add_swap(&self, spec: SwapSpec) -> Result<AreaState, KeeperError> {
-        self.keeper.add_swap(spec)
+    /// Begins to add a place to swap to: [`take_changed`](Self::take_changed) returns its area.
+    pub fn add_swap(&mut self, spec: SwapSpec) {
+        self.keeper.add_swap(spec);
     }
 
-    /// Has all pages that are on an area go elsewhere, as there is room, after which it is closed;
-    /// returns it. `name` is the device's, or its path, or the number. Does not wait.
-    ///
-    /// # Errors
-    /// [`KeeperError`]; nothing was changed.
-    pub fn remove_swap(&self, name: &str) -> Result<AreaState, KeeperError> {
-        self.keeper.remove_swap(name.to_owned())
+    /// Begins to have all pages that are on an area go elsewhere, as there is room, after which it
+    /// is closed; [`take_changed`](Self::take_changed) returns it. `name` is the device's, or its
+    /// path, or the number.
+    pub fn remove_swap(&mut self, name: &str) {
+        self.keeper.remove_swap(name.to_owned());
     }
 
-    /// Asks how things are; waits for a keeper that is busy.
-    pub fn state(&self) -> Option<(Vec<AreaState>, KeeperState)> {
-        self.keeper.state().ok()
+    /// What came of the change of areas that was begun, when it is known. Of an error nothing was
+    /// changed.
+    pub fn take_changed(&mut self) -> Option<Result<AreaState, KeeperError>> {
+        let areas = self.changed.take()?;
+        Some(areas.and_then(|mut areas| areas.pop().ok_or(KeeperError::Answer)))
+    }
+
+    /// How things were at this moment or later; `None` until the keeper says so, in a turn after
+    /// this one.
+    pub fn state_since(&mut self, moment: Instant) -> Option<State> {
+        self.keeper.state_since(moment)
+    }
+
+    /// How things were when the keeper said so last.
+    pub fn last_state(&self) -> State {
+        self.keeper.last_state().cloned().unwrap_or_default()
     }
 
     /// The processes of the run that were there a turn ago.
@@ -238,7 +250,7 @@ impl Front {
     }
 
     /// Reaps children that have ended, but the program: orphans of the run.
-    pub fn reap_orphans(&self) {
+    pub fn reap_orphans(&mut self) {
         self.keeper.reap_servers();
         self.family.reap_orphans(&self.guests, &self.keeper);
     }
@@ -251,7 +263,7 @@ impl Front {
     /// Does what is to be done now; returns how long to wait before the next turn, if no signal
     /// comes. The program, once it has ended, is to be reaped before the next.
     pub fn turn(&mut self) -> Duration {
-        self.do_wanted();
+        self.follow_keeper();
         self.look_at_keeper();
         self.poll_held();
         self.stops.tracer.settle();

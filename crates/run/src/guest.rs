@@ -41,10 +41,14 @@ pub(crate) struct Guest {
 /// How far a guest that is to be let go has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Leaving {
-    /// Its pages come back while it goes on, from here on.
+    /// Its pages come back while it goes on: those from here on are to be asked for.
     Returning(Vpn),
+    /// Some are asked for.
+    Asked,
     /// They are back, but for what went out since: it is to stand still.
     Returned,
+    /// It stands still, and the keeper is asked to let it go.
+    Going,
     /// The keeper has let it go: its agent is all that is left.
     LetGo,
 }
@@ -58,8 +62,10 @@ impl Leaving {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Traced {
     No,
-    /// From here on.
+    /// What is from here on is to be asked for.
     Returning(Vpn),
+    /// Some is asked for.
+    Asked,
     /// All of it came back then.
     Back(Instant),
     /// There is no room, or something does not come.
@@ -83,6 +89,16 @@ impl Guest {
             leaving: Leaving::NOT_BEGUN,
             stuck: None,
             traced: Traced::No,
+        }
+    }
+
+    /// Begins again with what brings it back: nobody waits for what was asked.
+    pub(crate) fn stay(&mut self) {
+        if !matches!(self.leaving, Leaving::Going | Leaving::LetGo) {
+            (self.leaving, self.stuck) = (Leaving::NOT_BEGUN, None);
+        }
+        if self.traced == Traced::Asked {
+            self.traced = Traced::Returning(Vpn(0));
         }
     }
 

@@ -2,12 +2,16 @@
 //!
 //! Owns: its start and its end, asking it, and opening what it swaps to; with the processes that
 //! have places open for it.
-//! Invariants: an answer is waited for no longer than a keeper needs that works. Lines that come
-//! meanwhile are said. Its holder, which outlives it for a moment, is known by its number too.
-//! Not here: what it does.
+//! Invariants: it is waited for at the beginning and at the end of a run only, no longer than a
+//! keeper needs that works. Who is not understood is ended, and the run with it. Its holder, which
+//! outlives it for a moment, is known by its number too.
+//! Not here: what it does; the order of questions and answers (`exchange`).
+
+mod exchange;
 
 use crate::family::wait_for;
 use crate::watch;
+use exchange::{Asked, Exchange};
 use overspill_base::Bytes;
 use overspill_base::stats::Stats;
 use overspill_device::file::OpenOptions;
@@ -15,20 +19,25 @@ use overspill_device::{DeviceError, SwapSpec};
 use overspill_guest::{Vpn, pidfd};
 use overspill_keeper::process::{self, new_stats};
 use overspill_keeper::{
-    AreaState, ArrivalReader, Birth, GuestParts, KeeperState, OpenPlace, Report, Request, Wanted,
+    AreaState, ArrivalReader, Birth, GuestParts, OpenPlace, Opening, Report, Request,
 };
 use overspill_wire::{Descriptor, Link, LinkError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, set_child_subreaper};
-use std::cell::RefCell;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper,
+};
 use std::path::PathBuf;
 use std::process::Child;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+pub use exchange::State;
+pub(crate) use exchange::{Bring, Event, Purpose};
 
 /// How long it may take to open all places: a disk may have to be searched for what it holds.
 const BEGIN_WAIT: Duration = Duration::from_secs(120);
-/// How long another answer may take: that to the first guest makes all tables.
+/// How long another answer may take that is waited for, and a message to be read.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// Why there is no keeper.
@@ -58,6 +67,9 @@ pub enum KeeperError {
     /// It does not start.
     #[error("the keeper does not start: {0}")]
     Start(std::io::Error),
+    /// There can be no thread that opens a place.
+    #[error("no thread to open it: {0}")]
+    Thread(std::io::Error),
 }
 
 impl AsFd for KeeperProcess {
@@ -104,9 +116,10 @@ pub struct KeeperProcess {
     options: OpenOptions,
     server: PathBuf,
     /// Processes that have places open.
-    servers: RefCell<Vec<Child>>,
-    /// What came while an answer was waited for.
-    wanted: RefCell<Vec<Wanted>>,
+    servers: Vec<Child>,
+    /// A place that is to be added.
+    opening: Option<JoinHandle<Result<OpenPlace, DeviceError>>>,
+    exchange: Exchange,
     say: Box<dyn Fn(&str)>,
 }
 
@@ -138,8 +151,9 @@ impl KeeperProcess {
             arrivals,
             options: options.options,
             server: options.server,
-            servers: RefCell::default(),
-            wanted: RefCell::default(),
+            servers: Vec::new(),
+            opening: None,
+            exchange: Exchange::default(),
             say,
         };
         let memory = (options.memory, options.memory_max);
@@ -162,77 +176,58 @@ impl KeeperProcess {
             return Err(KeeperError::TooMany(swaps.len()));
         }
         for spec in swaps {
-            let place = self.open(spec, &self.options)?;
-            self.ask(&Request::Swap(place))?;
+            let place = self.open(spec, self.options)?.finish()?;
+            self.tell(&Request::Swap(Box::new(place)))?;
         }
         let arrivals = arrivals.map(Descriptor::from);
-        let begin = Request::Begin { memory, memory_max, stats, arrivals };
-        self.ask(&begin)?;
-        let (areas, report) = self.answer(BEGIN_WAIT)?;
-        done(&report).map(|()| areas)
+        self.ask(&Request::Begin { memory, memory_max, stats, arrivals }, Asked::Change);
+        self.wait(BEGIN_WAIT)?;
+        match self.exchange.take().pop() {
+            Some(Event::Changed(areas)) => areas,
+            _ => Err(KeeperError::Answer),
+        }
     }
 
-    /// Opens a place, as the keeper itself cannot.
-    fn open(&self, spec: SwapSpec, options: &OpenOptions) -> Result<Box<OpenPlace>, KeeperError> {
-        let (place, server) = OpenPlace::open(spec, options, &self.server)?;
-        self.servers.borrow_mut().extend(server);
-        Ok(Box::new(place))
+    /// Begins to open a place, as the keeper itself cannot.
+    fn open(&mut self, spec: SwapSpec, options: OpenOptions) -> Result<Opening, DeviceError> {
+        let (opening, server) = Opening::start(spec, options, &self.server)?;
+        self.servers.extend(server);
+        Ok(opening)
     }
 
-    /// Has a guest paged.
-    ///
-    /// # Errors
-    /// [`KeeperError`]. The guest is lost: without a keeper its agent ends it.
-    pub(crate) fn add(&mut self, number: u64, mut guest: GuestParts) -> Result<(), KeeperError> {
+    /// Has a guest paged: [`Event::Added`].
+    pub(crate) fn add(&mut self, number: u64, mut guest: GuestParts) {
         let needed: Vec<Vpn> = std::mem::take(&mut guest.needed);
         for pages in needed.chunks(Request::NEEDED_MAX) {
-            self.ask(&Request::Needed(pages.to_vec()))?;
+            // If it is not heard, neither is the guest.
+            let _ = self.tell(&Request::Needed(pages.to_vec()));
         }
-        self.ask(&Request::Add { number, guest: Box::new(guest) })?;
-        done(&self.answer(ANSWER_WAIT)?.1)?;
-        self.find_holder();
-        Ok(())
+        self.ask(&Request::Add { number, guest: Box::new(guest) }, Asked::Add(number));
     }
 
-    /// Tells it that a guest has ended, or executes another program, and waits until it knows: it
-    /// ends a process whose agent is gone.
-    pub(crate) fn ended(&self, number: u64) {
-        // If it has ended itself, that is noticed soon.
-        if self.ask(&Request::Ended { number }).is_ok() {
-            let _ = self.answer(ANSWER_WAIT);
-        }
+    /// Tells it that a guest has ended, or executes another program: [`Event::Ended`].
+    pub(crate) fn ended(&mut self, number: u64) {
+        self.ask(&Request::Ended { number }, Asked::End(number));
     }
 
-    /// Has some of a guest brought back, which goes on, from an address on; returns where there may
-    /// be more, the same address if none can come now.
-    ///
-    /// # Errors
-    /// [`KeeperError`].
-    pub(crate) fn bring(&self, number: u64, from: Vpn) -> Result<Option<Vpn>, KeeperError> {
-        self.ask(&Request::Bring { number, from })?;
-        match self.answer(None)?.1 {
-            Report::Brought(rest) => Ok(rest),
-            other => done(&other).and(Err(KeeperError::Answer)),
-        }
+    /// Has some of a guest brought back, which goes on: [`Event::Brought`] says where there may be
+    /// more, which is where it began if none can come now.
+    pub(crate) fn bring(&mut self, bring: Bring) {
+        let Bring { number, from, .. } = bring;
+        self.ask(&Request::Bring { number, from }, Asked::Bring(bring));
     }
 
     /// Has a guest paged on of which some was brought back.
-    pub(crate) fn stay(&self, number: u64) {
+    pub(crate) fn stay(&mut self, number: u64) {
+        self.exchange.forget_brought(number);
         // If it has ended, that is noticed soon.
-        let _ = self.ask(&Request::Stay { number });
+        let _ = self.tell(&Request::Stay { number });
     }
 
-    /// Has all of a guest brought back, whose threads stand still, and the guest forgotten. Waits
-    /// for that. False if other things are to be done first: the guest is paged as before.
-    ///
-    /// # Errors
-    /// [`KeeperError`]; the guest is paged as before.
-    pub(crate) fn let_go(&self, number: u64) -> Result<bool, KeeperError> {
-        self.ask(&Request::LetGo { number })?;
-        match self.answer(None)?.1 {
-            Report::NotNow => Ok(false),
-            other => done(&other).map(|()| true),
-        }
+    /// Has all of a guest brought back, whose threads stand still until [`Event::LetGo`] says
+    /// whether it is forgotten.
+    pub(crate) fn let_go(&mut self, number: u64) {
+        self.ask(&Request::LetGo { number }, Asked::LetGo(number));
     }
 
     /// Gives it the userfaultfd of a child, if that could be had.
@@ -240,103 +235,135 @@ impl KeeperProcess {
         let Birth { parent: number, fork, .. } = birth;
         // If it has ended, that is noticed soon.
         let userfaultfd = userfaultfd.map(Descriptor::from);
-        let _ = self.ask(&Request::Fetched { number, fork, userfaultfd });
+        let _ = self.tell(&Request::Fetched { number, fork, userfaultfd });
     }
 
     /// Has it get ready for the first guest, once.
     pub(crate) fn prepare(&mut self) {
         if !std::mem::replace(&mut self.is_prepared, true) {
             // What it lacks it says when there is a guest.
-            let _ = self.ask(&Request::Prepare);
+            let _ = self.tell(&Request::Prepare);
         }
     }
 
     /// Its holder is there before the first guest.
-    fn find_holder(&mut self) {
+    pub(crate) fn find_holder(&mut self) {
         self.holder = self.holder.or_else(|| watch::children_of(self.pid).first().copied());
     }
 
     /// Gives it another limit.
     pub(crate) fn set_memory(&self, memory: Bytes) {
         // If it has ended, that is noticed soon.
-        let _ = self.ask(&Request::SetMemory(memory));
+        let _ = self.tell(&Request::SetMemory(memory));
     }
 
-    /// Adds a place to swap to; returns its area. What was forced at the start were other places.
-    pub(crate) fn add_swap(&self, spec: SwapSpec) -> Result<AreaState, KeeperError> {
+    /// Adds a place to swap to, when it is open: [`Event::Changed`]. What was forced at the start
+    /// were other places.
+    pub(crate) fn add_swap(&mut self, spec: SwapSpec) {
         let options = OpenOptions { force: false, ..self.options };
-        self.change(&Request::AddSwap(self.open(spec, &options)?))
-    }
-
-    /// Has an area swapped off; returns it.
-    pub(crate) fn remove_swap(&self, name: String) -> Result<AreaState, KeeperError> {
-        self.change(&Request::RemoveSwap(name))
-    }
-
-    fn change(&self, request: &Request) -> Result<AreaState, KeeperError> {
-        self.ask(request)?;
-        let (mut areas, report) = self.answer(BEGIN_WAIT)?;
-        done(&report)?;
-        areas.pop().ok_or(KeeperError::Answer)
-    }
-
-    /// Asks how things are.
-    pub(crate) fn state(&self) -> Result<(Vec<AreaState>, KeeperState), KeeperError> {
-        self.ask(&Request::Status)?;
-        match self.answer(ANSWER_WAIT)? {
-            (areas, Report::State(state)) => Ok((areas, state)),
-            _ => Err(KeeperError::Answer),
+        match self.open(spec, options).map_err(KeeperError::from).and_then(finish_apart) {
+            Ok(opening) => self.opening = Some(opening),
+            Err(error) => self.exchange.refuse(Asked::Change, error),
         }
     }
 
-    /// Asks for something. The answer, if there is one, is to be taken before the next request.
-    fn ask(&self, request: &Request) -> Result<(), LinkError> {
+    /// Has an area swapped off: [`Event::Changed`].
+    pub(crate) fn remove_swap(&mut self, name: String) {
+        self.ask(&Request::RemoveSwap(name), Asked::Change);
+    }
+
+    /// How things were at this moment or later; `None` until the keeper says so.
+    pub(crate) fn state_since(&mut self, moment: Instant) -> Option<State> {
+        let state = self.exchange.state_since(moment).cloned();
+        if state.is_none() && !self.exchange.awaits_state_since(moment) {
+            self.ask(&Request::Status, Asked::State(Instant::now()));
+        }
+        state
+    }
+
+    /// How things were when the keeper said so last.
+    pub(crate) fn last_state(&self) -> Option<&State> {
+        self.exchange.last_state()
+    }
+
+    /// Asks for something that has an answer, in its turn.
+    fn ask(&mut self, request: &Request, asked: Asked) {
+        match self.tell(request) {
+            Ok(()) => self.exchange.ask(asked),
+            Err(error) => self.exchange.refuse(asked, error.into()),
+        }
+    }
+
+    fn tell(&self, request: &Request) -> Result<(), LinkError> {
         self.link.send(request, ANSWER_WAIT)
     }
 
-    /// Takes all areas that are told of, and the answer after them; waits for it if no time is
-    /// given.
-    fn answer(
-        &self,
-        at_most: impl Into<Option<Duration>>,
-    ) -> Result<(Vec<AreaState>, Report), KeeperError> {
-        let deadline = at_most.into().map(|at_most| Instant::now() + at_most);
-        let mut areas = Vec::new();
-        loop {
-            match self.link.receive(Some(self.process.as_fd()), deadline)? {
-                Report::Area(area) => areas.push(area),
-                Report::Line(line) => (self.say)(&line),
-                Report::Wanted(wanted) => self.wanted.borrow_mut().push(wanted),
-                answer => return Ok((areas, answer)),
-            }
+    /// Waits until all is answered.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub(crate) fn wait(&mut self, at_most: Duration) -> Result<(), LinkError> {
+        let deadline = Some(Instant::now() + at_most);
+        while self.exchange.is_open() {
+            let report = self.link.receive(Some(self.process.as_fd()), deadline)?;
+            self.hear(report);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, report: Report) {
+        match report {
+            Report::Line(line) => (self.say)(&line),
+            report => self.exchange.hear(report),
         }
     }
 
-    /// Says the lines that have come; returns what is wanted by now, in its order.
-    pub(crate) fn take_wanted(&self) -> Vec<Wanted> {
+    /// Takes what has come, in its order.
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        self.take_opened();
         loop {
             match self.link.receive_now() {
-                Ok(Report::Wanted(wanted)) => self.wanted.borrow_mut().push(wanted),
-                Ok(Report::Line(line)) => (self.say)(&line),
-                // Nothing has come, or what nobody asked for: an end is seen elsewhere.
-                Ok(_) | Err(_) => return self.wanted.take(),
+                Ok(report) => self.hear(report),
+                Err(LinkError::Silent) => break,
+                Err(error) => {
+                    self.end_not_understood(&error);
+                    self.exchange.end(&error);
+                    break;
+                }
             }
+        }
+        // Its holder has its end of the link open, too.
+        if self.exchange.is_open() && self.has_ended() {
+            self.exchange.end(&LinkError::Ended);
+        }
+        self.exchange.take()
+    }
+
+    /// What comes after that is taken for nothing else.
+    fn end_not_understood(&self, error: &LinkError) {
+        if *error != LinkError::Ended {
+            self.say(&format!("the keeper is ended: {error}"));
+            let _ = pidfd_send_signal(&self.process, Signal::KILL);
         }
     }
 
-    /// True if something is wanted by now that was not taken.
-    pub(crate) fn wants_something(&self) -> bool {
-        !self.wanted.borrow().is_empty()
+    /// Adds the place that is open by now.
+    fn take_opened(&mut self) {
+        let Some(opening) = self.opening.take_if(|opening| opening.is_finished()) else { return };
+        match opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+            Ok(place) => self.ask(&Request::AddSwap(Box::new(place)), Asked::Change),
+            Err(error) => self.exchange.refuse(Asked::Change, error.into()),
+        }
     }
 
     /// Says that all threads of a guest are told to stop.
     pub(crate) fn frozen(&self, guest: u64) {
-        let _ = self.ask(&Request::Frozen { number: guest });
+        let _ = self.tell(&Request::Frozen { number: guest });
     }
 
     /// Says whether all threads of a guest stand still.
     pub(crate) fn stands(&self, guest: u64, still: bool) {
-        let _ = self.ask(&Request::Stands { number: guest, still });
+        let _ = self.tell(&Request::Stands { number: guest, still });
     }
 
     /// Says a line itself.
@@ -361,19 +388,21 @@ impl KeeperProcess {
 
     /// True if `pid` is it, its holder, or a process that has a place open for it.
     pub(crate) fn is(&self, pid: Pid) -> bool {
-        let servers = self.servers.borrow();
-        let mut others = servers.iter().map(Pid::from_child).chain(self.holder);
+        let mut others = self.servers.iter().map(Pid::from_child).chain(self.holder);
         pid == self.pid || others.any(|other| other == pid)
     }
 
     /// Reaps processes that had places open, and have ended.
-    pub(crate) fn reap_servers(&self) {
-        self.servers.borrow_mut().retain_mut(|server| matches!(server.try_wait(), Ok(None)));
+    pub(crate) fn reap_servers(&mut self) {
+        self.servers.retain_mut(|server| matches!(server.try_wait(), Ok(None)));
     }
 
     /// Asks how things are, and has it end, when no guest is left. Waits for its end.
-    pub(crate) fn end(&mut self) -> Option<(Vec<AreaState>, KeeperState)> {
-        let state = self.state().ok();
+    pub(crate) fn end(&mut self) -> Option<State> {
+        let moment = Instant::now();
+        let _ = self.state_since(moment);
+        // If it does not answer, it is not known.
+        let _ = self.wait(ANSWER_WAIT);
         if self.is_prepared {
             self.find_holder();
         }
@@ -382,18 +411,26 @@ impl KeeperProcess {
             self.say("the keeper does not end, and is killed");
         }
         self.kill();
-        state
+        self.exchange.state_since(moment).cloned()
     }
 
     /// Ends it, and waits for it, for its holder, and for those that have places open, which empty
     /// what was empty.
-    pub(crate) fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+    pub(crate) fn kill(&mut self) {
+        let _ = pidfd_send_signal(&self.process, Signal::KILL);
         for pid in [Some(self.pid), self.holder].into_iter().flatten() {
             wait_for(pid);
         }
-        self.servers.borrow_mut().drain(..).for_each(end_server);
+        self.servers.drain(..).for_each(end_server);
     }
+}
+
+/// Opens a place on a thread of its own.
+fn finish_apart(
+    opening: Opening,
+) -> Result<JoinHandle<Result<OpenPlace, DeviceError>>, KeeperError> {
+    let builder = std::thread::Builder::new().name("ovs-open".into());
+    builder.spawn(|| opening.finish()).map_err(KeeperError::Thread)
 }
 
 /// Waits until a process has ended that had a place open, and of which nobody wants anything any
@@ -402,14 +439,5 @@ fn end_server(mut server: Child) {
     let process = pidfd_open(Pid::from_child(&server), PidfdFlags::empty());
     if process.is_ok_and(|process| pidfd::ends_within(&process, ANSWER_WAIT)) {
         let _ = server.wait();
-    }
-}
-
-fn done(report: &Report) -> Result<(), KeeperError> {
-    match report {
-        Report::Done => Ok(()),
-        Report::Refused(why) => Err(KeeperError::Refused(why.clone())),
-        Report::Unable(why) => Err(KeeperError::Unable(why.clone())),
-        _ => Err(KeeperError::Answer),
     }
 }

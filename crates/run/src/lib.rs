@@ -39,7 +39,7 @@ pub use family::has_ended;
 pub use front::{Front, MemoryFree, NoRoom, RunEnd, RunProcess, Subject};
 pub use giving::MemoryPressure;
 pub use ground::{Ground, GroundError, Lack};
-pub use keeper::{KeeperError, KeeperOptions, KeeperProcess};
+pub use keeper::{KeeperError, KeeperOptions, KeeperProcess, State};
 pub use overspill_agent::Barrier;
 pub use overspill_base::stats::Stats as Counters;
 pub use overspill_guest::{Peer, Way};

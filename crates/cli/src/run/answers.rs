@@ -1,7 +1,8 @@
 //! What a kept run answers while it goes on.
 //!
 //! Owns: the way of a question from the thread that hears it to the one that has the run, and back.
-//! Invariant: that one never waits: who asks does, for its next turn.
+//! Invariant: that one never waits: who asks does, for its next turns. A question is done with
+//! before the next is begun with.
 //! Not here: the form of an answer (`live`), what can be asked (`crate::runs`), changing where a
 //! run swaps to (`places`).
 
@@ -13,20 +14,27 @@ use crate::error::Error;
 use crate::runs::Question;
 use crate::say;
 use overspill::{Bytes, Summary, check_limit};
-use overspill_run::{Answers, Front, Peer, RunProcess};
+use overspill_run::{Answers, AreaState, Front, Peer, RunProcess};
 use rustix::process::Pid;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long an answer may take: the keeper may be opening a device.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A question, who asks, and where the answer is waited for.
-type Asked = (String, Peer, Sender<String>);
+/// A question, when it was asked and by whom, and where the answer is waited for.
+struct Asked {
+    question: Question,
+    at: Instant,
+    asker: Peer,
+    reply: Sender<String>,
+}
 
 /// Questions to a run.
 pub(super) struct Questions {
     asked: Receiver<Asked>,
+    /// The one that is being answered.
+    open: Option<Asked>,
     _answers: Answers,
 }
 
@@ -39,36 +47,45 @@ impl Questions {
         let (ask, asked) = channel::<Asked>();
         let hear = move |question: &str, asker| {
             let (reply, answer) = channel();
-            let _ = ask.send((question.to_owned(), asker, reply));
+            let (question, at) = (Question::of(question), Instant::now());
+            let _ = ask.send(Asked { question, at, asker, reply });
             // A run at its end has no answer.
             answer.recv_timeout(PATIENCE).unwrap_or_default()
         };
         let answers = blocked(|| Answers::start(hear));
         let answers =
             answers.map_err(|error| format!("`overspill stats` will not find this run: {error}"));
-        Ok(Self { asked, _answers: answers? })
+        Ok(Self { asked, open: None, _answers: answers? })
     }
 
-    /// Answers what was asked meanwhile.
-    pub(super) fn answer(&self, run: &Kept, front: &mut Front) {
-        while let Ok((question, asker, reply)) = self.asked.try_recv() {
-            let question = Question::of(&question);
-            let changed = match &question {
-                Question::Look => None,
-                Question::Detach => Some(detach(front)),
-                Question::SetMemory(memory) => Some(set(run, front, *memory)),
-                Question::AddSwap(place) => Some(run.swaps.add(front, place)),
-                Question::RemoveSwap(name) => Some(run.swaps.remove(front, name)),
-            };
-            let told = changed.as_ref().and_then(|changed| told(&question, changed));
-            if let Some(told) = told.filter(|_| !run.quiet) {
-                say::line(format_args!("{} {told}", name_of(asker)));
+    /// Answers what was asked meanwhile, as far as the answers are known.
+    pub(super) fn answer(&mut self, run: &Kept, front: &mut Front) {
+        while let Some(asked) = self.open.take().or_else(|| self.asked.try_recv().ok()) {
+            match answer(&asked, run, front) {
+                // Who asked may have gone away.
+                Some(answer) => _ = asked.reply.send(answer),
+                None => return self.open = Some(asked),
             }
-            let answer = changed.map_or_else(|| json(&look(run, front)), |changed| json(&changed));
-            // Who asked may have gone away.
-            let _ = reply.send(answer);
         }
     }
+}
+
+/// The answer; `None` if it is not known yet.
+fn answer(asked: &Asked, run: &Kept, front: &mut Front) -> Option<String> {
+    let changed = match &asked.question {
+        Question::Look => {
+            let (areas, _) = front.state_since(asked.at)?;
+            return Some(json(&look(run, front, areas)));
+        }
+        Question::Detach => detach(front)?,
+        Question::SetMemory(memory) => set(run, front, *memory),
+        Question::AddSwap(place) => run.swaps.add(front, (place, asked.at))?,
+        Question::RemoveSwap(name) => run.swaps.remove(front, name)?,
+    };
+    if let Some(told) = told(&asked.question, &changed).filter(|_| !run.quiet) {
+        say::line(format_args!("{} {told}", name_of(asked.asker)));
+    }
+    Some(json(&changed))
 }
 
 /// What was done, for the user of the run, who may be somebody else.
@@ -95,8 +112,9 @@ fn name_of(Peer { user, process }: Peer) -> String {
     format!("process {process} ({}) of user {user}", name.trim_end())
 }
 
-fn detach(front: &mut Front) -> Changed {
-    front.let_go().map_or_else(|why| refused(&why), |()| Changed::LetsGo { lets_go: true })
+fn detach(front: &mut Front) -> Option<Changed> {
+    let lets_go = front.let_go()?;
+    Some(lets_go.map_or_else(|why| refused(&why), |()| Changed::LetsGo { lets_go: true }))
 }
 
 fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {
@@ -111,8 +129,7 @@ fn set(run: &Kept, front: &mut Front, memory: Bytes) -> Changed {
     Changed::Set { memory_bytes: memory.0, memory_bytes_before: before.0 }
 }
 
-fn look<'r>(run: &'r Kept, front: &Front) -> Live<'r> {
-    let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
+fn look<'r>(run: &'r Kept, front: &Front, areas: Vec<AreaState>) -> Live<'r> {
     let devices: Vec<_> = areas.into_iter().map(Device::of).collect();
     // Each swaps to all areas, when it is paged.
     let areas = devices.last().map_or(0, |device| device.area + 1);

@@ -16,7 +16,7 @@ use crate::args::AttachArgs;
 use crate::error::Error;
 use crate::runs;
 use crate::say;
-use overspill_run::{Front, Subject};
+use overspill_run::Subject;
 use rustix::fd::AsFd;
 use rustix::process::Pid;
 
@@ -74,9 +74,14 @@ fn command_of(process: Pid) -> Result<Vec<String>, Error> {
 /// ended.
 fn watch(inbox: &Inbox, run: &mut Limited) -> std::io::Result<()> {
     let signals = inbox.descriptor()?;
+    let mut is_to_go = false;
     loop {
         let most = run.turn();
         let front = &mut run.front;
+        if is_to_go && let Some(lets_go) = front.let_go() {
+            is_to_go = false;
+            lets_go.unwrap_or_else(say::line);
+        }
         if front.is_deserted() || front.has_let_go() {
             return Ok(());
         }
@@ -84,18 +89,14 @@ fn watch(inbox: &Inbox, run: &mut Limited) -> std::io::Result<()> {
         while let Some(arrival) = inbox.take()? {
             match arrival {
                 Arrival::PassOn(signal) | Arrival::FromTerminal(signal) if ends(signal) => {
-                    let_go(front);
+                    is_to_go = true;
                 }
                 Arrival::Child => front.reap_orphans(),
-                Arrival::HungUp => let_go(front),
+                Arrival::HungUp => is_to_go = true,
                 Arrival::PassOn(_) | Arrival::FromTerminal(_) => {}
             }
         }
     }
-}
-
-fn let_go(front: &mut Front) {
-    let _ = front.let_go().inspect_err(|why| say::line(why));
 }
 
 fn ends(signal: i32) -> bool {

@@ -84,7 +84,7 @@ impl Limited {
 
     /// Answers what was asked meanwhile.
     pub(super) fn answer(&mut self) {
-        if let Some(questions) = &self.questions {
+        if let Some(questions) = &mut self.questions {
             questions.answer(&self.kept, &mut self.front);
         }
     }

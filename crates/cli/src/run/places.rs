@@ -6,47 +6,84 @@
 
 use super::allowed::check_added;
 use super::live::{Changed, refused};
+use super::signals::blocked;
+use crate::error::Error;
 use overspill::{SwapKind, SwapSpec, Tls};
-use overspill_run::{AreaState, Front};
+use overspill_run::Front;
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// Where the run swaps to, as its user named it.
 pub(super) struct Places {
     started_with: Vec<SwapSpec>,
     /// By the numbers of their areas; those that are gone too.
     all: RefCell<Vec<SwapSpec>>,
+    /// What was begun.
+    change: RefCell<Option<Change>>,
+}
+
+/// A change of places.
+enum Change {
+    Adding(Box<SwapSpec>),
+    Removing,
 }
 
 impl Places {
     pub(super) fn new(started_with: Vec<SwapSpec>) -> Self {
-        let all = RefCell::new(started_with.clone());
-        Self { started_with, all }
+        let (all, change) = (RefCell::new(started_with.clone()), RefCell::new(None));
+        Self { started_with, all, change }
     }
 
-    pub(super) fn add(&self, front: &Front, place: &str) -> Changed {
-        match place.parse().map(|spec: SwapSpec| self.add_spec(front, spec)) {
-            Ok(Ok(area)) => Changed::Added { device: area.name },
-            Ok(Err(why)) => refused(&why),
-            Err(error) => refused(&error),
+    /// Adds a place, as was asked at some moment; `None` until that is done.
+    pub(super) fn add(
+        &self,
+        front: &mut Front,
+        (place, asked): (&str, Instant),
+    ) -> Option<Changed> {
+        if self.change.borrow().is_none() {
+            let spec: SwapSpec = match place.parse() {
+                Ok(spec) => spec,
+                Err(error) => return Some(refused(&error)),
+            };
+            let (areas, _) = front.state_since(asked)?;
+            let on: Vec<usize> = areas.iter().map(|area| area.number).collect();
+            if let Err(error) = self.check_added(&spec, &on) {
+                return Some(refused(&error));
+            }
+            blocked(|| front.add_swap(absolute(&spec)));
+            self.change.replace(Some(Change::Adding(spec.into())));
         }
+        self.end(front)
     }
 
-    fn add_spec(&self, front: &Front, spec: SwapSpec) -> Result<AreaState, String> {
-        let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
-        let mut all = self.all.borrow_mut();
-        let on = areas.iter().filter_map(|area| all.get(area.number));
-        check_added(&spec, &self.started_with, on).map_err(|error| error.to_string())?;
-        let area = front.add_swap(absolute(&spec)).map_err(|error| error.to_string())?;
-        all.push(spec);
-        Ok(area)
+    fn check_added(&self, spec: &SwapSpec, on: &[usize]) -> Result<(), Error> {
+        let all = self.all.borrow();
+        let on = on.iter().filter_map(|number| all.get(*number));
+        check_added(spec, &self.started_with, on)
     }
 
-    pub(super) fn remove(&self, front: &Front, name: &str) -> Changed {
-        match front.remove_swap(name) {
-            Ok(area) => Changed::Leaving { area: area.number },
-            Err(error) => refused(&error),
+    /// Has a place left; `None` until that has begun.
+    pub(super) fn remove(&self, front: &mut Front, name: &str) -> Option<Changed> {
+        if self.change.borrow().is_none() {
+            front.remove_swap(name);
+            self.change.replace(Some(Change::Removing));
         }
+        self.end(front)
+    }
+
+    /// What came of the change that was begun, if that is known.
+    fn end(&self, front: &mut Front) -> Option<Changed> {
+        let changed = front.take_changed()?;
+        let change = self.change.take();
+        Some(match (changed, change) {
+            (Ok(area), Some(Change::Adding(spec))) => {
+                self.all.borrow_mut().push(*spec);
+                Changed::Added { device: area.name }
+            }
+            (Ok(area), _) => Changed::Leaving { area: area.number },
+            (Err(error), _) => refused(&error),
+        })
     }
 }
 

@@ -31,12 +31,15 @@ impl Timeline {
         Self { begun, samples, next: begun, arrivals }
     }
 
-    /// Takes a sample, if it is time for one.
-    pub(super) fn look(&mut self, now: impl FnOnce() -> Now) {
-        if Instant::now() >= self.next {
-            self.samples.push(sample(&now(), self.begun));
-            self.next += self.samples.period();
-        }
+    /// When a sample was due by now, if one is.
+    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+        (now >= self.next).then_some(self.next)
+    }
+
+    /// Takes a sample.
+    pub(super) fn push(&mut self, now: &Now) {
+        self.samples.push(sample(now, self.begun));
+        self.next += self.samples.period();
     }
 
     /// What the run did.

@@ -12,7 +12,9 @@ use super::waiting::Waiting;
 use crate::say;
 use overspill::Bytes;
 use overspill::Summary;
-use overspill_run::{Arrived, Counters, Front, GuestMark, RunProcess, StallTime, Stalling, Stalls};
+use overspill_run::{
+    AreaState, Arrived, Counters, Front, GuestMark, RunProcess, StallTime, Stalling, Stalls,
+};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -131,21 +133,29 @@ impl Watching {
     pub(super) fn look(&mut self, front: &mut Front, pressure: &Pressure) {
         pressure.look(front);
         let now = Instant::now();
-        if let Some((line, next)) = self.line.as_mut().filter(|(_, next)| *next <= now) {
-            *next = now + line.show(&look(front, pressure));
+        if let Some((line, next)) = self.line.as_mut().filter(|(_, next)| *next <= now)
+            && let Some((areas, _)) = front.state_since(*next)
+        {
+            *next = now + line.show(&look(front, &areas, pressure));
         }
         if let Some(waiting) = &mut self.waiting {
             let summary = || summary(front);
             waiting.look((now, pressure.time().some), summary).into_iter().for_each(say::line);
         }
         if self.next.is_some_and(|next| next <= now) {
-            self.sample(front, pressure);
+            self.take_arrivals(front);
             self.next = Some(now + timeline::PERIOD);
+        }
+        if let Some(timeline) = &mut self.timeline
+            && let Some(due) = timeline.due(now)
+            && let Some((areas, _)) = front.state_since(due)
+        {
+            timeline.push(&look(front, &areas, pressure));
         }
     }
 
     /// Takes what came since the last time.
-    fn sample(&mut self, front: &mut Front, pressure: &Pressure) {
+    fn take_arrivals(&mut self, front: &mut Front) {
         let Self { timeline, touches, .. } = self;
         let missed = front.take_arrivals(|process, arrived| {
             touches.iter_mut().for_each(|touches| touches.note(&arrived));
@@ -155,7 +165,6 @@ impl Watching {
         });
         if let Some(timeline) = timeline {
             timeline.arrivals.missed = missed;
-            timeline.look(|| look(front, pressure));
         } else if missed > 0 {
             say::line(format!("{missed} touches came too fast to be recorded: give more --memory"));
         }
@@ -165,7 +174,12 @@ impl Watching {
     pub(super) fn end(&mut self, front: &mut Front, pressure: &Pressure) -> Watched {
         self.line = None;
         if self.next.take().is_some() {
-            self.sample(front, pressure);
+            self.take_arrivals(front);
+        }
+        if let Some(timeline) = &mut self.timeline
+            && timeline.due(Instant::now()).is_some()
+        {
+            timeline.push(&look(front, &front.last_state().0, pressure));
         }
         let timeline = self.timeline.take().map(Timeline::end).unwrap_or_default();
         Watched { timeline, touched: self.touches.take().unwrap_or_default().touched }
@@ -176,8 +190,7 @@ fn summary(front: &Front) -> Summary {
     Summary::of(front.memory(), &[front.keeper().stats().clone()])
 }
 
-fn look(front: &Front, pressure: &Pressure) -> Now {
-    let areas = front.state().map(|(areas, _)| areas).unwrap_or_default();
+fn look(front: &Front, areas: &[AreaState], pressure: &Pressure) -> Now {
     Now {
         summary: summary(front),
         memory: front.memory_used(),

@@ -28,7 +28,7 @@ use rustix::net::{Shutdown, shutdown};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -58,34 +58,41 @@ pub struct Started {
     pub attachment: Attachment,
 }
 
-/// Starts `program` and has it open the place that `spec` names. Blocks until that is done. The
-/// process is the caller's to reap.
+/// A process that is to open a place, and has not yet.
+#[derive(Debug)]
+pub struct Starting {
+    link: Link,
+    program: PathBuf,
+}
+
+/// Starts `program`, which opens what it is asked to. The process is the caller's to reap.
 ///
 /// # Errors
-/// [`DeviceError::NoServer`] if the program cannot be started; [`DeviceError::Served`] in its words
-/// if it cannot open the place, or has ended without a word.
-pub fn start(
-    program: &Path,
-    spec: &SwapSpec,
-    options: &OpenOptions,
-) -> Result<(Started, Child), DeviceError> {
+/// [`DeviceError::NoServer`] if it cannot be started.
+pub fn start(program: &Path) -> Result<(Starting, Child), DeviceError> {
     let refused = |errno| DeviceError::NoServer { program: program.to_owned(), errno };
     let (link, theirs) = Link::pair().map_err(refused)?;
     let mut command = Command::new(program);
     command.stdin(theirs).stdout(Stdio::null()).process_group(0);
-    let mut server = command.spawn().map_err(|error| refused(errno_of(&error)))?;
-    drop(command);
-    let silent = |error| match error {
-        LinkError::Ended => format!("{} has ended without a word", program.display()),
-        error => format!("{} does not open it: {error}", program.display()),
-    };
-    match ask(&link, spec, options).map_err(silent).flatten() {
-        Ok(attachment) => Ok((Started { socket: link.into(), attachment }, server)),
-        Err(why) => {
-            drop(link);
-            let _ = server.wait();
-            Err(DeviceError::Served(why))
-        }
+    let server = command.spawn().map_err(|error| refused(errno_of(&error)))?;
+    Ok((Starting { link, program: program.to_owned() }, server))
+}
+
+impl Starting {
+    /// Has it open the place that `spec` names. Blocks until that is done.
+    ///
+    /// # Errors
+    /// [`DeviceError::Served`] in its words if it cannot open the place, or has ended without a
+    /// word; the process ends.
+    pub fn open(self, spec: &SwapSpec, options: &OpenOptions) -> Result<Started, DeviceError> {
+        let program = self.program.display();
+        let silent = |error| match error {
+            LinkError::Ended => format!("{program} has ended without a word"),
+            error => format!("{program} does not open it: {error}"),
+        };
+        let opened = ask(&self.link, spec, options).map_err(silent).flatten();
+        let attachment = opened.map_err(DeviceError::Served)?;
+        Ok(Started { socket: self.link.into(), attachment })
     }
 }
 
@@ -277,13 +284,13 @@ mod tests {
     fn what_cannot_be_opened_is_told_in_the_servers_words() {
         let error = started("file:/nowhere").0.err().unwrap();
         assert!(error.starts_with("/nowhere does not exist"), "{error}");
-        let spec = "nbd:nowhere".parse().unwrap();
-        let missing = start(Path::new("/nowhere/server"), &spec, &OpenOptions::default());
-        let error = missing.unwrap_err().to_string();
+        let error = start(Path::new("/nowhere/server")).unwrap_err().to_string();
         assert!(error.starts_with("cannot start /nowhere/server"), "{error}");
-        let silent = start(Path::new("/bin/true"), &spec, &OpenOptions::default());
-        let error = silent.unwrap_err().to_string();
+        let (silent, mut server) = start(Path::new("/bin/true")).unwrap();
+        let spec = "nbd:nowhere".parse().unwrap();
+        let error = silent.open(&spec, &OpenOptions::default()).unwrap_err().to_string();
         assert!(error.starts_with("/bin/true has ended without a word"), "{error}");
+        server.wait().unwrap();
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use overspill_area::AreaNo;
 use overspill_device::any::Device;
 use overspill_device::file::{Attachment, OpenOptions};
-use overspill_device::served::apart::{self, Started};
+use overspill_device::served::apart::{self, Started, Starting};
 use overspill_device::{DeviceError, SwapSpec};
 use overspill_wire::descriptor;
 use rustix::fd::OwnedFd;
@@ -36,28 +36,47 @@ pub(crate) enum OpenBy {
     Process(Started),
 }
 
+/// A place that is being opened.
+#[derive(Debug)]
+pub struct Opening {
+    spec: SwapSpec,
+    options: OpenOptions,
+    /// The process that opens it, if that is another one.
+    server: Option<Starting>,
+}
+
 impl OpenPlace {
     /// The most that a keeper takes.
     pub const MAX: usize = AreaNo::MAX;
+}
 
-    /// Opens the place; returns the process that has it open, too, if that is another one, which is
-    /// the caller's to reap. Blocks on the file system and the network.
+impl Opening {
+    /// Begins; returns the process that has the place open, too, if that is another one, which is
+    /// the caller's to reap.
     ///
     /// # Errors
     /// [`DeviceError`].
-    pub fn open(
+    pub fn start(
         spec: SwapSpec,
-        options: &OpenOptions,
+        options: OpenOptions,
         server: &Path,
     ) -> Result<(Self, Option<Child>), DeviceError> {
-        let (by, process) = match spec.is_served() {
-            true => {
-                let (started, process) = apart::start(server, &spec, options)?;
-                (OpenBy::Process(started), Some(process))
-            }
-            false => (open_here(&spec, options)?, None),
+        let started = spec.is_served().then(|| apart::start(server)).transpose()?;
+        let (server, process) = started.unzip();
+        Ok((Self { spec, options, server }, process))
+    }
+
+    /// Opens it. Blocks on the file system and the network.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn finish(self) -> Result<OpenPlace, DeviceError> {
+        let Self { spec, options, server } = self;
+        let by = match server {
+            Some(starting) => OpenBy::Process(starting.open(&spec, &options)?),
+            None => open_here(&spec, &options)?,
         };
-        Ok((Self { spec, by }, process))
+        Ok(OpenPlace { spec, by })
     }
 }
 
@@ -82,8 +101,9 @@ mod tests {
     impl OpenPlace {
         /// One of this machine.
         pub(crate) fn of_tests(spec: &str) -> Self {
-            let spec = spec.parse().unwrap();
-            Self::open(spec, &OpenOptions::default(), Path::new("")).unwrap().0
+            let (spec, options) = (spec.parse().unwrap(), OpenOptions::default());
+            let (opening, _) = Opening::start(spec, options, Path::new("")).unwrap();
+            opening.finish().unwrap()
         }
     }
 }

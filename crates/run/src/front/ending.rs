@@ -14,6 +14,10 @@ use crate::same::have_same_memory;
 use overspill_base::Bytes;
 use overspill_keeper::{AreaState, KeeperState};
 use rustix::process::Pid;
+use std::time::Duration;
+
+/// How long the keeper may take to know of the last ends.
+const KNOWN_WAIT: Duration = Duration::from_secs(30);
 
 /// What is known of a run at its end.
 #[derive(Debug, Default)]
@@ -38,6 +42,9 @@ impl Front {
         // Its holder may have ended all guests before that was seen here.
         self.look_at_keeper();
         self.end_guests(&All::new());
+        // It is noticed by its end if it does not answer.
+        let _ = self.keeper.wait(KNOWN_WAIT);
+        self.follow_keeper();
         let (areas, keeper) = match self.has_failed {
             true => {
                 self.keeper.kill();
@@ -83,7 +90,7 @@ impl Front {
                 let guest = self.guests.remove(pid);
                 self.stops.holding.forget(guest.number);
                 let begun = self.guests.cores.begin(pid, guest, |line| self.keeper.say(line));
-                begun.iter().for_each(|guest| self.forget(pid, guest, all));
+                begun.into_iter().for_each(|guest| self.forget(pid, guest, all));
             } else if guest.leaving != Leaving::LetGo && guest.lacks_agent() {
                 if guest.is_to_be_told() {
                     let line = format!("process {pid} is ended: its agent was killed");
@@ -94,17 +101,23 @@ impl Front {
             }
         }
         for (pid, guest) in self.guests.cores.filled(|line| self.keeper.say(line)) {
-            self.forget(pid, &guest, all);
+            self.forget(pid, guest, all);
         }
     }
 
     /// Without its agent and the keeper missing pages would read as zeros: so who else has the
     /// guest's memory ends first.
-    fn forget(&mut self, pid: Pid, guest: &Guest, all: &All) {
+    fn forget(&mut self, pid: Pid, guest: Guest, all: &All) {
         let shares = |other: &Pid| have_same_memory(*other, guest.agent.pid) == Some(true);
         all.keys().copied().filter(|&other| other != pid).filter(shares).for_each(kill);
         self.guests.forget_births(guest.number);
         self.keeper.ended(guest.number);
-        guest.end_agent();
+        self.guests.end(pid, guest);
+    }
+
+    /// The keeper does nothing for a guest any more, and ends a process whose agent is gone: now
+    /// its agent may end.
+    pub(super) fn ended(&mut self, number: u64) {
+        self.guests.take_ended(number).iter().for_each(Guest::end_agent);
     }
 }

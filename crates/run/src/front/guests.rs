@@ -9,7 +9,7 @@
 use crate::attaching::Newcomer;
 use crate::births::{self, Child, Children, LetterFiles};
 use crate::cores::Cores;
-use crate::guest::Guest;
+use crate::guest::{Guest, Leaving};
 use crate::watch::{Watched, is_registered};
 use overspill_keeper::{Birth, GuestMark, SourceParts};
 use rustix::fd::OwnedFd;
@@ -31,6 +31,8 @@ pub(super) struct Guests {
     letters: LetterFiles,
     /// Of those that have ended.
     pub(super) cores: Cores,
+    /// Those that have ended, of which the keeper is told, by their numbers.
+    ending: HashMap<u64, (Pid, Guest)>,
 }
 
 /// Why a process that has stopped is not to be attached to.
@@ -59,10 +61,6 @@ impl Guests {
         self.all.iter().map(|(pid, guest)| (*pid, guest))
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Guest> {
-        self.all.values_mut()
-    }
-
     pub(super) fn pids(&self) -> Vec<Pid> {
         self.all.keys().copied().collect()
     }
@@ -80,14 +78,22 @@ impl Guests {
         self.iter().find(|(_, guest)| guest.number == number).map(|(pid, _)| pid)
     }
 
+    /// True of one that stands still while the keeper lets it go.
+    pub(super) fn is_going(&self, number: u64) -> bool {
+        let mut all = self.all.values();
+        all.any(|guest| guest.number == number && guest.leaving == Leaving::Going)
+    }
+
     /// By which the keeper's record knows each.
     pub(super) fn marks(&self) -> HashMap<GuestMark, i32> {
         self.iter().map(|(pid, guest)| (guest.number.into(), pid.as_raw_pid())).collect()
     }
 
-    /// True of the agent of one, or of one that left a core.
+    /// True of the agent of one, or of one that has ended.
     pub(super) fn is_agent(&self, pid: Pid) -> bool {
-        self.all.values().chain(self.cores.guests()).any(|guest| guest.agent.pid == pid)
+        let ending = self.ending.values().map(|(_, guest)| guest);
+        let mut all = self.all.values().chain(self.cores.guests()).chain(ending);
+        all.any(|guest| guest.agent.pid == pid)
     }
 
     /// True if a process is one, or a child of one.
@@ -117,7 +123,7 @@ impl Guests {
 
     /// True if nothing of any is left.
     pub(super) fn are_over(&self) -> bool {
-        self.all.is_empty() && self.cores.is_idle()
+        self.all.is_empty() && self.cores.is_idle() && self.ending.is_empty()
     }
 
     /// Takes note of a child of which the keeper tells.
@@ -190,6 +196,21 @@ impl Guests {
     /// Takes one out, which has ended or is let go.
     pub(super) fn remove(&mut self, pid: Pid) -> Guest {
         self.all.remove(&pid).expect("it is there")
+    }
+
+    /// Keeps one that has ended until the keeper knows of that.
+    pub(super) fn end(&mut self, pid: Pid, guest: Guest) {
+        self.ending.insert(guest.number, (pid, guest));
+    }
+
+    /// True of a process that was one of these, and may execute another program.
+    pub(super) fn is_ending(&self, pid: Pid) -> bool {
+        self.ending.values().any(|(ending, _)| *ending == pid)
+    }
+
+    /// Takes one of which the keeper knows that it has ended.
+    pub(super) fn take_ended(&mut self, number: u64) -> Option<Guest> {
+        self.ending.remove(&number).map(|(_, guest)| guest)
     }
 
     /// Forgets children that one was about to have.

@@ -31,7 +31,10 @@ impl Front {
     }
 
     pub(super) fn may_attach(&self, pid: Pid, process: &Watched) -> bool {
-        !self.guests.has(pid) && !self.stops.stopping.has(pid) && self.family.may_try(pid, process)
+        !self.guests.has(pid)
+            && !self.guests.is_ending(pid)
+            && !self.stops.stopping.has(pid)
+            && self.family.may_try(pid, process)
     }
 
     fn attach(&mut self, pid: Pid, (stopped, since): Stopped) {
@@ -45,7 +48,8 @@ impl Front {
             Err(Hindrance::Replaced(number)) => {
                 // It is one like others.
                 self.guests.forget_child(number);
-                return self.keeper.ended(number);
+                self.keeper.ended(number);
+                return;
             }
         };
         let taken = stopped.map_err(AttachingError::from).and_then(|mut held| {
@@ -78,18 +82,27 @@ impl Front {
         self.family.refusals.is_inside(pid);
         self.stops.holding.keep(number, held, gate, since);
         self.leave_room();
-        match self.keeper.add(number, parts) {
-            Ok(()) => {}
+        self.keeper.add(number, parts);
+    }
+
+    /// What the keeper says of one that was given to it.
+    pub(super) fn added(&mut self, number: u64, added: Result<(), KeeperError>) {
+        match added {
+            Ok(()) => self.keeper.find_holder(),
             // What it has may be in its own agent's way, or it has changed it: others go on.
             Err(KeeperError::Refused(why)) => {
-                self.keeper.say(&format!("process {pid} is ended, as it cannot be paged: {why}"));
-                kill(pid);
-                self.stops.holding.forget(number);
+                // It may have ended meanwhile.
+                if let Some(pid) = self.guests.pid_of(number) {
+                    let line = format!("process {pid} is ended, as it cannot be paged: {why}");
+                    self.keeper.say(&line);
+                    kill(pid);
+                    self.stops.holding.forget(number);
+                }
             }
             Err(error) => {
                 // If it has ended, that is why.
                 self.look_at_keeper();
-                self.fail(&format!("process {pid} cannot be paged, so the run is ended: {error}"));
+                self.fail(&format!("a process cannot be paged, so the run is ended: {error}"));
             }
         }
     }

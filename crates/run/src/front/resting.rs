@@ -45,8 +45,9 @@ impl Front {
         if !may_rest || self.resting.looked.elapsed() < LOOK_INTERVAL {
             return;
         }
+        let due = self.resting.looked + LOOK_INTERVAL;
+        let Some((areas, state)) = self.keeper.state_since(due) else { return };
         self.resting.looked = Instant::now();
-        let (areas, state) = self.state().unwrap_or_default();
         let used: u64 = areas.iter().map(|area| area.used.0).sum();
         // What is in the swap cache has a frame: it is in memory, too, or was freed by its program,
         // and leaves when frames are needed next.

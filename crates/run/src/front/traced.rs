@@ -7,8 +7,9 @@
 //! the tracer has gone.
 //! Not here: who is traced when it is to be attached to (`refusals`).
 
-use super::Front;
+use super::{Front, NoRoom};
 use crate::guest::Traced;
+use crate::keeper::{Bring, KeeperError, Purpose};
 use crate::watch::tracer_of;
 use overspill_guest::Vpn;
 use rustix::process::{Pid, getpid};
@@ -23,40 +24,53 @@ impl Front {
     /// Brings back those that are traced, turn by turn.
     pub(super) fn tend_traced(&mut self) {
         if self.traced_looked.elapsed() >= INTERVAL {
-            self.traced_looked = Instant::now();
-            self.guests.pids().into_iter().for_each(|pid| self.note_tracer(pid));
+            let known: Vec<bool> =
+                self.guests.pids().into_iter().map(|pid| self.note_tracer(pid)).collect();
+            if known.into_iter().all(|known| known) {
+                self.traced_looked = Instant::now();
+            }
         }
         let returning = self.guests.iter().filter_map(|(pid, guest)| match guest.traced {
             Traced::Returning(from) => Some((pid, guest.number, from)),
             _ => None,
         });
         for (pid, number, from) in returning.collect::<Vec<_>>() {
-            let traced = match self.keeper.bring(number, from) {
-                Ok(rest) => rest.map_or_else(|| Traced::Back(Instant::now()), Traced::Returning),
-                // What has ended is about to be seen.
-                Err(_) => Traced::Stays,
-            };
-            self.guests.of(pid).traced = traced;
+            self.guests.of(pid).traced = Traced::Asked;
+            self.keeper.bring(Bring { number, from, purpose: Purpose::Traced });
         }
     }
 
-    fn note_tracer(&mut self, pid: Pid) {
+    /// Some of one that is traced has come back, or cannot.
+    pub(super) fn came_for_tracer(&mut self, number: u64, rest: Result<Option<Vpn>, KeeperError>) {
+        let Some(pid) = self.guests.pid_of(number) else { return };
+        let back = || Traced::Back(Instant::now());
+        // What has ended is about to be seen.
+        self.guests.of(pid).traced =
+            rest.map_or(Traced::Stays, |rest| rest.map_or_else(back, Traced::Returning));
+    }
+
+    /// False if it is not known yet whether there is room for one that is traced.
+    fn note_tracer(&mut self, pid: Pid) -> bool {
         let is_traced = tracer_of(pid).is_some_and(|tracer| tracer != getpid());
-        let (number, traced) = (self.guests.of(pid).number, self.guests.of(pid).traced);
+        let traced = self.guests.of(pid).traced;
         self.guests.of(pid).traced = match (is_traced, traced) {
             (false, Traced::No) => Traced::No,
             (false, _) => {
-                self.keeper.stay(number);
+                self.page_on(pid);
                 Traced::No
             }
-            (true, Traced::No) => self.begin_to_return(pid),
+            (true, Traced::No) => match self.check_room() {
+                Some(has_room) => self.begin_to_return(pid, has_room),
+                None => return false,
+            },
             (true, Traced::Back(since)) if since.elapsed() > REST => Traced::Returning(Vpn(0)),
             (true, traced) => traced,
         };
+        true
     }
 
-    fn begin_to_return(&mut self, pid: Pid) -> Traced {
-        match self.check_room() {
+    fn begin_to_return(&self, pid: Pid, has_room: Result<(), NoRoom>) -> Traced {
+        match has_room {
             Ok(()) => {
                 self.keeper.say(&format!(
                     "process {pid} is traced: all of it comes back into memory, beyond the limit, \
