@@ -50,8 +50,9 @@ const OURS: u64 = bit(libc::SIGSYS) | bit(libc::SIGSEGV) | bit(libc::SIGBUS);
 /// before anything is done with their thread.
 const CAUSED: u64 = OURS | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
 
-/// Letters that are answered when there is an agent.
-const AWAIT_AN_AGENT: [u32; 2] = [letter::FAULT, letter::REMOVED];
+/// Letters that are answered when there is an agent, and those that wait for their turn behind
+/// such.
+const AWAIT_AN_AGENT: [u32; 4] = [letter::FAULT, letter::REMOVED, letter::CHANGE, letter::FORK];
 
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)

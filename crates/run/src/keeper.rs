@@ -7,6 +7,7 @@
 //! outlives it for a moment, is known by its number too.
 //! Not here: what it does; the order of questions and answers (`exchange`).
 
+mod error;
 mod exchange;
 
 use crate::family::wait_for;
@@ -23,7 +24,6 @@ use overspill_keeper::{
 };
 use overspill_wire::{Descriptor, Link, LinkError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper,
 };
@@ -32,6 +32,7 @@ use std::process::Child;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use error::KeeperError;
 pub use exchange::State;
 pub(crate) use exchange::{Bring, Event, Purpose};
 
@@ -40,48 +41,10 @@ const BEGIN_WAIT: Duration = Duration::from_secs(120);
 /// How long another answer may take that is waited for, and a message to be read.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
-/// Why there is no keeper.
-#[derive(Debug, thiserror::Error)]
-pub enum KeeperError {
-    /// It refuses this.
-    #[error("{0}")]
-    Refused(String),
-    /// Of a guest that is to be let go.
-    #[error("no page of it has come back for {0:?}: the limit is full, or its swap is slow")]
-    NoRoom(Duration),
-    /// It can page nobody.
-    #[error("{0}")]
-    Unable(String),
-    /// A place cannot be opened.
-    #[error(transparent)]
-    Place(#[from] DeviceError),
-    /// There are more places than there can be.
-    #[error("--swap is given {0} times; {max} are the most", max = OpenPlace::MAX)]
-    TooMany(usize),
-    /// It was not understood, or has ended.
-    #[error("the keeper: {0}")]
-    Link(#[from] LinkError),
-    /// Its answer is to something else.
-    #[error("the keeper answers what it was not asked: was the program replaced while it ran?")]
-    Answer,
-    /// It does not start.
-    #[error("the keeper does not start: {0}")]
-    Start(std::io::Error),
-    /// There can be no thread that opens a place.
-    #[error("no thread to open it: {0}")]
-    Thread(std::io::Error),
-}
-
 impl AsFd for KeeperProcess {
     /// Is readable when the keeper says something.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
-    }
-}
-
-impl From<Errno> for KeeperError {
-    fn from(errno: Errno) -> Self {
-        Self::Start(errno.into())
     }
 }
 

@@ -137,14 +137,25 @@ impl Letters {
         read
     }
 
+    /// Answers a letter, unless that was of other letters, before these.
     pub(crate) fn answer(&mut self, number: usize, answer: i64) {
-        self.is_open[number] = false;
+        if !std::mem::replace(&mut self.is_open[number], false) {
+            return;
+        }
         self.long(number, offset_of!(Letter, answer)).store(answer as u64, Relaxed);
         let state = self.state(number);
         // Release: with who waits for it.
         state.store(letter_state::ANSWERED, Release);
         // One that has ended waits no more.
         let _ = futex::wake(state, futex::Flags::empty(), 1);
+    }
+
+    /// True if a letter of this kind was answered, and who wrote it has not seen that.
+    pub(crate) fn is_unseen(&self, number: usize, kind: u32) -> bool {
+        let kind_at = self.page * PAGE_WORDS + (number + 1) * LETTER_WORDS + 1;
+        // Acquire: with who has taken it since.
+        self.state(number).load(Acquire) == letter_state::ANSWERED
+            && self.post.words[kind_at].load(Relaxed) == kind
     }
 
     /// What a child is told: the page of its letters.

@@ -11,6 +11,7 @@ pub(crate) mod signal_faults;
 pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod still;
+pub(crate) mod task;
 pub(crate) mod threads;
 pub(crate) mod touched;
 mod waiting;

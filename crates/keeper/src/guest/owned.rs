@@ -4,10 +4,12 @@
 
 use super::handles::Process;
 use super::kept::Kept;
+use super::letters::Letters;
 use super::source::FaultSource;
 use super::state::{Fork, Forked, Owned};
 use super::touched::Closed;
 use crate::parts::SourceParts;
+use overspill_agent::gate::letter;
 use overspill_guest::Vpn;
 use overspill_guest::map::Event;
 use rangemap::RangeSet;
@@ -27,6 +29,9 @@ impl Forked {
     }
 }
 
+/// How long the first letter of a child may take that has outlived its parent; steps of episodes
+/// are short.
+const BIRTH_WAIT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 /// Forks of a guest at a time that letters ask for: each takes a copy of its map.
 const FORKS_MAX: usize = 1024;
 
@@ -50,12 +55,30 @@ impl Owned {
 
     /// Notes that the guest has forked, as its map is now.
     pub(crate) fn note_fork(&mut self, source: SourceParts) {
-        self.add_fork(Fork::Told, Some(source), Closed::default());
+        self.add_fork(Fork::Told, (Some(source), None), Closed::default());
     }
 
-    fn add_fork(&mut self, fork: Fork, source: Option<SourceParts>, closed: Closed) {
+    /// Other letters come from now on: who waits for its turn writes again, and who has not seen
+    /// that its fork has begun.
+    pub(crate) fn forget_letters(&mut self, before: &Letters) {
+        self.turns.clear();
+        self.end_forks(|it| it.letter.is_some_and(|begun| before.is_unseen(begun, letter::FORK)));
+    }
+
+    fn end_forks(&mut self, is_over: impl Fn(&Forked) -> bool) {
+        let before = self.forked.len();
+        self.forked.retain(|forked| !is_over(forked));
+        self.forking -= before - self.forked.len();
+    }
+
+    fn add_fork(
+        &mut self,
+        fork: Fork,
+        (source, letter): (Option<SourceParts>, Option<usize>),
+        closed: Closed,
+    ) {
         let (map, later, kept) = (self.map.clone(), Vec::new(), self.kept.clone());
-        self.forked.push(Forked { fork, source, map, later, kept, closed });
+        self.forked.push(Forked { fork, source, letter, map, later, kept, closed });
         self.forking += 1;
     }
 
@@ -65,14 +88,14 @@ impl Owned {
         self.kept.wiped = wiped;
     }
 
-    /// Notes that the guest is about to fork, as its map is now, and what keeps touches away.
-    /// Returns the fork's number; `None` if there are too many already.
-    pub(crate) fn begin_fork(&mut self, closed: Closed) -> Option<u64> {
+    /// Notes that the guest is about to fork, as a letter says, as its map is now, and what keeps
+    /// touches away. Returns the fork's number; `None` if there are too many already.
+    pub(crate) fn begin_fork(&mut self, letter: usize, closed: Closed) -> Option<u64> {
         if self.forked.len() >= FORKS_MAX {
             return None;
         }
         self.forks += 1;
-        self.add_fork(Fork::Asked(self.forks), None, closed);
+        self.add_fork(Fork::Asked(self.forks), (None, Some(letter)), closed);
         Some(self.forks)
     }
 
@@ -94,9 +117,7 @@ impl Owned {
 
     /// Notes that no child comes of such a fork, if it has not been taken.
     pub(crate) fn end_fork(&mut self, fork: u64) {
-        let before = self.forked.len();
-        self.forked.retain(|forked| forked.fork != Fork::Asked(fork));
-        self.forking -= before - self.forked.len();
+        self.end_forks(|forked| forked.fork == Fork::Asked(fork));
     }
 
     /// Notes an event of the guest, for children that have no pages yet: it may be from before
@@ -125,6 +146,16 @@ impl Owned {
     /// True while a child is about to get its pages: what is out stays as it is.
     pub(crate) fn is_forking(&self) -> bool {
         self.forking > 0
+    }
+
+    /// The same of a guest that has ended: it may have while it was about to fork, and then no
+    /// child comes.
+    pub(crate) fn is_forking_after_end(&mut self) -> bool {
+        let ended = *self.ended.get_or_insert_with(Instant::now);
+        if ended.elapsed() > BIRTH_WAIT {
+            self.end_forks(|forked| forked.source.is_none());
+        }
+        self.is_forking()
     }
 
     /// Notes what is in memory in mappings that are believed now.

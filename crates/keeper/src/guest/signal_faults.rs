@@ -3,10 +3,10 @@
 //! Owns: what letters have told that was not read yet, and who waits for a page.
 //! Invariants: this behaves as a userfaultfd does with marks, so all else is the same: a memory
 //! call under way is a message that is outstanding, and until what it has changed was read nothing
-//! is filled and nothing moves. What letters change is changed with the guest held. Who waits is
-//! answered when its page is there, or when the touch is found to be the program's mistake, by its
-//! mappings as they are then. New pages come without a touch that anybody hears of: they are
-//! looked for (`survey`).
+//! is filled and nothing moves. One is under way at a time (`serve::letters`). What letters change
+//! is changed with the guest held. Who waits is answered when its page is there, or when the touch
+//! is found to be the program's mistake, by its mappings as they are then. New pages come without a
+//! touch that anybody hears of: they are looked for (`survey`).
 //! The agent is asked with the guest held, also by who moves pages out: else who fills would have
 //! to wait for it the wrong way round.
 //! Not here: letters ([`super::letters`]), which pages are out and how they are protected
@@ -16,24 +16,26 @@
 
 use super::agent::{AgentError, Leaving, Moved, PAGES_MAX, Protection};
 use super::handles::Process;
+use super::letters::Letters;
 use super::source::{AgentCell, FaultSource, Followed, GateRequest, LettersCell, Told};
 use super::still::Still;
+use super::task::Task;
 use super::waiting::{MISTAKE, Waiting, is_allowed};
 use crate::guest::touched::{Closed, Touched};
 use crate::parts::SourceParts;
 use overspill_agent::Barrier;
+use overspill_agent::gate::letter;
 use overspill_base::PAGE_SIZE;
 use overspill_base::sync::{Arc, LockClass, Mutex};
+use overspill_guest::Vpn;
 use overspill_guest::map::{Event, Look};
 use overspill_guest::mappings::{self};
 use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Fault, Filled, Message, Refusal, Userfault};
-use overspill_guest::{Vpn, pidfd};
 use rangemap::RangeSet;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -56,15 +58,15 @@ enum Unread {
 struct State {
     told: VecDeque<Unread>,
     waiting: Vec<Waiting>,
-    /// Memory calls under way.
-    changing: usize,
+    /// The first letter of the memory call that is under way.
+    changing: Option<usize>,
     memory: Touched,
 }
 
 /// The source.
 #[derive(Debug)]
 pub(crate) struct SignalFaults {
-    process: OwnedFd,
+    process: Box<dyn Task>,
     /// Once it is attached to.
     attached: OnceLock<Arc<dyn Process>>,
     /// Can be read while something was told.
@@ -80,13 +82,13 @@ impl SignalFaults {
     /// # Errors
     /// Of eventfd.
     pub(crate) fn new(
-        (process, barrier): (OwnedFd, Barrier),
+        (process, barrier): (Box<dyn Task>, Barrier),
         agent: AgentCell,
         letters: LettersCell,
     ) -> Result<Self, Errno> {
         let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (told, waiting, memory) = (VecDeque::new(), Vec::new(), Touched::new(barrier));
-        let state = State { told, waiting, changing: 0, memory };
+        let state = State { told, waiting, changing: None, memory };
         let state = Mutex::new(LockClass::Letters, state);
         Ok(Self { process, attached: OnceLock::new(), ready, agent, letters, state })
     }
@@ -97,7 +99,7 @@ impl SignalFaults {
     }
 
     fn has_process(&self) -> bool {
-        !pidfd::has_ended(&self.process)
+        !self.process.has_ended()
     }
 
     /// A memory call has done something. The guest is held. What keeps touches from what was
@@ -153,7 +155,7 @@ impl SignalFaults {
             let _ = rustix::io::read(&self.ready, &mut [0; 8]);
         }
         if let Some(Unread::Changed(_)) = told {
-            state.changing = state.changing.saturating_sub(1);
+            state.changing = None;
         }
         told
     }
@@ -190,7 +192,7 @@ impl SignalFaults {
 
     /// True while a memory call is under way, and until what it has changed was read.
     fn is_changing(&self) -> bool {
-        self.state.lock().changing > 0
+        self.state.lock().changing.is_some()
     }
 
     /// Opens a page that is shut, and not out.
@@ -239,12 +241,11 @@ impl AsFd for SignalFaults {
 
 impl FaultSource for SignalFaults {
     fn parts(&self) -> Result<SourceParts, Errno> {
-        self.parts_of_child(rustix::io::fcntl_dupfd_cloexec(&self.process, 0)?)
+        self.process.parts(self.state.lock().memory.barrier())
     }
 
     fn parts_of_fork(&self, process: OwnedFd) -> SourceParts {
-        let barrier = self.state.lock().memory.barrier();
-        SourceParts::Signals { process, barrier }
+        self.process.parts_of_child(process, self.state.lock().memory.barrier())
     }
 
     fn parts_of_child(&self, process: OwnedFd) -> Result<SourceParts, Errno> {
@@ -264,15 +265,17 @@ impl FaultSource for SignalFaults {
     }
 
     fn end(&self) {
-        let _ = pidfd_send_signal(&self.process, Signal::KILL);
+        self.process.kill();
     }
 
     fn attached(&self, process: &Arc<dyn Process>) {
         let _ = self.attached.set(process.clone());
     }
 
-    fn forget_letters(&self) {
-        self.state.lock().waiting.clear();
+    fn forget_letters(&self, before: &Letters) {
+        let mut state = self.state.lock();
+        state.waiting.clear();
+        state.changing.take_if(|begun| before.is_unseen(*begun, letter::CHANGE));
     }
 
     fn tells_of_new(&self) -> bool {
@@ -324,7 +327,7 @@ impl FaultSource for SignalFaults {
 
     fn follow(&self, letter: usize, request: GateRequest) -> Result<Followed, AgentError> {
         match request {
-            GateRequest::Begin => self.state.lock().changing += 1,
+            GateRequest::Begin => self.state.lock().changing = Some(letter),
             GateRequest::End { protects } => {
                 self.end_change(letter, protects);
                 return Ok(Followed::Later);
@@ -461,7 +464,7 @@ impl Userfault for SignalFaults {
         let state = self.state.lock();
         match state.memory.registered.gaps(place).next() {
             _ if !self.has_process() => Err(Refusal::Gone),
-            _ if state.changing > 0 => Ok(Look::Changing),
+            _ if state.changing.is_some() => Ok(Look::Changing),
             None => Ok(Look::Registered),
             Some(_) => Ok(Look::NotRegistered),
         }
@@ -494,7 +497,8 @@ mod tests {
         let agent = Arc::new(Mutex::new(LockClass::Filler, None));
         let letters = Arc::new(Mutex::new(LockClass::Letters, None));
         let process = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
-        let touches = SignalFaults::new((process, Barrier::Guard), agent, letters).unwrap();
+        let process = (Box::new(process) as Box<dyn Task>, Barrier::Guard);
+        let touches = SignalFaults::new(process, agent, letters).unwrap();
         touches.register(&Vpn(10).run(10)).unwrap();
         touches.mark(&Vpn(12).run(3)).unwrap();
         touches

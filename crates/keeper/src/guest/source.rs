@@ -111,8 +111,9 @@ pub(crate) trait FaultSource: Userfault + AsFd {
     /// The guest is attached to.
     fn attached(&self, _: &Arc<dyn Process>) {}
 
-    /// Other letters come from now on: who waits writes again.
-    fn forget_letters(&self) {}
+    /// Other letters come from now on: who waits writes again, also who has not seen an answer to
+    /// these.
+    fn forget_letters(&self, _: &Letters) {}
 
     // What it tells.
 

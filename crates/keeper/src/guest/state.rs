@@ -17,6 +17,7 @@
 //!   waiting    faults whose turn has not come       stirred   places to be touched again
 //!   new        memory that the engine has to take   needed    pages that stay
 //!   still      what waits for it to stand still     locked    what it has locked
+//!   turns      forks and changes of which letters tell, one at a time
 //! ```
 //!
 //! Owns: the map, under one lock, the agent, under another that is taken first, and what is known
@@ -37,10 +38,12 @@ use crate::guest::locked::Locked;
 use crate::guest::signal_faults::SignalFaults;
 use crate::guest::source::{AgentCell, FaultSource, LettersCell};
 use crate::guest::still::Still;
+use crate::guest::task::Task;
 use crate::guest::threads::Threads;
 use crate::guest::touched::Closed;
 use crate::parts::SourceParts;
 use crate::wakeup::Wakeup;
+use overspill_agent::Barrier;
 use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use overspill_base::sync::{Arc, AtomicBool, AtomicU64, LockClass, Mutex, MutexGuard};
 use overspill_guest::Vpn;
@@ -49,6 +52,7 @@ use overspill_guest::userfault::{Fault, Refusal};
 use rangemap::RangeSet;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -65,12 +69,23 @@ pub(crate) enum Fork {
     Asked(u64),
 }
 
+/// What changes the memory of a guest, or copies it, with the letter that asks for it. Where only
+/// letters tell of that, it is done one at a time: they would tell of it in another order than it
+/// was done in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Fork(usize),
+    Change(usize),
+}
+
 /// A child of which the fork was read, the map that its parent had then, and what was read since.
 #[derive(Debug)]
 pub(crate) struct Forked {
     pub(crate) fork: Fork,
     /// `None` while there is no child yet.
     pub(crate) source: Option<SourceParts>,
+    /// That asks for it, if one does.
+    pub(super) letter: Option<usize>,
     pub(crate) map: SpaceMap,
     pub(crate) later: Vec<Event>,
     /// What its parent kept from it, if that is not the kernel's message's to tell.
@@ -94,6 +109,10 @@ pub(crate) struct Owned {
     pub(super) forking: usize,
     /// Forks that letters have asked for so far.
     pub(super) forks: u64,
+    /// When it was seen to have ended.
+    pub(super) ended: Option<Instant>,
+    /// What waits for its turn.
+    pub(crate) turns: VecDeque<Turn>,
     /// What its children do not have.
     pub(crate) kept: Kept,
     /// Faults that were read and not served.
@@ -372,24 +391,32 @@ impl AsFd for Guest {
     }
 }
 
-/// Makes a source of its parts, and the cells that it shares with its guest.
+/// A source, and the cells that it shares with its guest.
+type Source = (Box<dyn FaultSource>, AgentCell, LettersCell);
+
+/// Makes a source of its parts.
 ///
 /// # Errors
 /// No descriptor.
-fn made_of(parts: SourceParts) -> Result<(Box<dyn FaultSource>, AgentCell, LettersCell), Errno> {
+fn made_of(parts: SourceParts) -> Result<Source, Errno> {
     let letters = Arc::new(Mutex::new(LockClass::Letters, None));
     Ok(match parts {
         SourceParts::Userfault(userfault) => {
             (Box::new(userfault), Arc::new(Mutex::new(LockClass::Agent, None)), letters)
         }
         SourceParts::Signals { process, barrier } => {
-            let agent = Arc::new(Mutex::new(LockClass::Filler, None));
-            let faults = SignalFaults::new((process, barrier), agent.clone(), letters.clone())?;
-            (Box::new(faults), agent, letters)
+            of_signals((Box::new(process), barrier), letters)?
         }
         #[cfg(test)]
-        SourceParts::Twin(twin) => {
-            (Box::new(twin), Arc::new(Mutex::new(LockClass::Agent, None)), letters)
-        }
+        SourceParts::Twin(twin) => match twin.barrier() {
+            None => (Box::new(twin), Arc::new(Mutex::new(LockClass::Agent, None)), letters),
+            Some(barrier) => of_signals((Box::new(twin), barrier), letters)?,
+        },
     })
+}
+
+fn of_signals(process: (Box<dyn Task>, Barrier), letters: LettersCell) -> Result<Source, Errno> {
+    let agent = Arc::new(Mutex::new(LockClass::Filler, None));
+    let faults = SignalFaults::new(process, agent.clone(), letters.clone())?;
+    Ok((Box::new(faults), agent, letters))
 }

@@ -56,7 +56,7 @@ impl Shared {
     /// Forgets a guest, when the children that it has forked have their pages.
     fn end(&self, worker: &mut Worker, guest: &Arc<Guest>) {
         let mut owned = guest.hold();
-        if owned.is_forking() {
+        if owned.is_forking_after_end() {
             return;
         }
         owned.map.end();

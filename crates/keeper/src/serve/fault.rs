@@ -51,8 +51,9 @@ impl Shared {
                 }
                 Some(_) => messages += 1,
                 None => {
+                    let has_turns = !owned.turns.is_empty();
                     drop(owned);
-                    if messages > 0 {
+                    if messages > 0 || has_turns {
                         self.settle(worker, guest);
                     }
                     return messages;
@@ -70,6 +71,7 @@ impl Shared {
         guest.catch_up(&mut owned);
         let waiting = guest.take_waiting(&mut owned);
         drop(owned);
+        self.begin_turns(guest);
         self.serve_waiting(worker, guest, waiting);
         self.call_care();
     }
@@ -99,7 +101,9 @@ impl Shared {
                 Need::Page(page) => {
                     drop(owned);
                     match self.engine.fault(worker, page, start_ns) {
-                        // The guest gave the page up meanwhile.
+                        // The guest has ended, and nobody waits any more.
+                        FaultOutcome::Stray if guest.has_ended() => {}
+                        // It gave the page up meanwhile.
                         FaultOutcome::Stray => {
                             owned = guest.hold();
                             continue;

@@ -11,7 +11,7 @@ use super::shared::Shared;
 use crate::guest::events::pause;
 use crate::guest::letters::{Awaited, Letters, Read};
 use crate::guest::source::{Followed, GateRequest};
-use crate::guest::state::{Fork, Guest, Owned};
+use crate::guest::state::{Fork, Guest, Owned, Turn};
 use crate::guest::touched::protection_of;
 use crate::parts::Birth;
 use crate::space::guest_space::TRIES;
@@ -42,8 +42,13 @@ impl Shared {
         [bell, letters]: &[Descriptor; 2],
     ) -> Result<(), Errno> {
         self.bell.hang(bell)?;
-        *guest.letters.lock() = Some(Letters::open(letters)?);
-        guest.source.forget_letters();
+        let letters = Letters::open(letters)?;
+        let mut owned = guest.hold();
+        let before = guest.letters.lock().replace(letters);
+        if let Some(before) = before {
+            guest.source.forget_letters(&before);
+            owned.forget_letters(&before);
+        }
         Ok(())
     }
 
@@ -77,17 +82,8 @@ impl Shared {
     fn follow_letter(&self, guest: &Arc<Guest>, read: &Read) {
         let [first, second, third, _] = read.arguments;
         match read.kind {
-            letter::FORK => {
-                let mut owned = guest.hold();
-                // Otherwise what keeps touches away is the child's as well, and tells.
-                if guest.source.tells_ahead() {
-                    owned = guest.settled(owned);
-                    self.forget_gone(guest, &mut owned);
-                }
-                let fork = owned.begin_fork(guest.source.closed());
-                drop(owned);
-                guest.answer_letter(read.number, fork.map_or(NOT_NOW, |fork| fork as i64));
-            }
+            letter::FORK => self.take_turn(guest, Turn::Fork(read.number)),
+            letter::CHANGE => self.take_turn(guest, Turn::Change(read.number)),
             letter::KEPT => {
                 guest.hold().kept.advised(pages_of(first, second), third);
                 guest.answer_letter(read.number, 0);
@@ -108,8 +104,46 @@ impl Shared {
                     guest.answer_letter(read.number, NO_SUCH_LETTER);
                 }
             }
-            kind => self.follow_request(guest, read.number, request_of(kind, read.arguments)),
+            kind => {
+                let request = request_of(kind, read.arguments);
+                self.follow_request(guest, guest.hold(), (read.number, request));
+            }
         }
+    }
+
+    fn take_turn(&self, guest: &Arc<Guest>, turn: Turn) {
+        guest.hold().turns.push_back(turn);
+        self.begin_turns(guest);
+    }
+
+    /// Begins what has its turn.
+    pub(crate) fn begin_turns(&self, guest: &Arc<Guest>) {
+        loop {
+            let mut owned = guest.hold();
+            if !guest.may_begin(&owned) {
+                return;
+            }
+            match owned.turns.pop_front() {
+                None => return,
+                Some(Turn::Fork(letter)) => self.begin_fork(guest, owned, letter),
+                Some(Turn::Change(letter)) => {
+                    self.follow_request(guest, owned, (letter, Some(GateRequest::Begin)));
+                }
+            }
+        }
+    }
+
+    fn begin_fork<'g>(&self, guest: &'g Guest, mut owned: MutexGuard<'g, Owned>, letter: usize) {
+        if guest.source.tells_ahead() {
+            owned = guest.settled(owned);
+            self.forget_gone(guest, &mut owned);
+        } else {
+            // What keeps touches away is the child's as well, and tells.
+            guest.catch_up(&mut owned);
+        }
+        let fork = owned.begin_fork(letter, guest.source.closed());
+        drop(owned);
+        guest.answer_letter(letter, fork.map_or(NOT_NOW, |fork| fork as i64));
     }
 
     /// Forgets what a guest that is about to fork has dropped. Its own marks tell that
@@ -144,8 +178,12 @@ impl Shared {
     }
 
     /// Follows what only gates write that have no userfaultfd beside them.
-    fn follow_request(&self, guest: &Arc<Guest>, number: usize, request: Option<GateRequest>) {
-        let owned = guest.hold();
+    fn follow_request(
+        &self,
+        guest: &Guest,
+        owned: MutexGuard<'_, Owned>,
+        (number, request): (usize, Option<GateRequest>),
+    ) {
         let followed = match request {
             // Nothing has changed.
             Some(GateRequest::Changed(event)) if event.left().is_empty() => Ok(Followed::Answer(0)),
@@ -214,6 +252,7 @@ impl Shared {
     fn is_not_coming(&self, guest: &Arc<Guest>, fork: u64) {
         guest.hold().end_fork(fork);
         guest.came(fork, NOT_NOW);
+        self.begin_turns(guest);
         self.call_care();
     }
 
@@ -233,7 +272,6 @@ impl Shared {
 /// Understands what a gate asks for; `None` if nobody does.
 fn request_of(kind: u32, [first, second, third, _]: [u64; 4]) -> Option<GateRequest> {
     Some(match kind {
-        letter::CHANGE => GateRequest::Begin,
         letter::CHANGED => GateRequest::End { protects: first != 0 },
         letter::LOOK => GateRequest::Look(pages_of(first, second)),
         letter::PROTECTED => {

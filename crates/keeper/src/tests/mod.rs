@@ -1,5 +1,10 @@
 //! A keeper over guests in ordinary memory.
 
+mod episode;
 mod episodes;
+mod letters;
+mod pausing;
 mod threads;
 pub(crate) mod twin;
+
+pub(crate) use pausing::has_paused;

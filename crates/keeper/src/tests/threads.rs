@@ -3,7 +3,7 @@
 //! Owns: a thread that lets the guests run, and attaches to their children.
 //! Not here: orders that a seed decides (`episodes`).
 
-use super::episodes::{Lines, USUAL, keeper_parts};
+use super::episode::{Lines, USUAL, keeper_parts};
 use super::twin::{Habits, TwinFront, World};
 use crate::keeper::Keeper;
 use overspill_base::Bytes;

@@ -7,7 +7,7 @@
 //! not understood, it is that.
 //! Not here: sending and receiving (`super`); what follows from an event (`crate::front`).
 
-use super::KeeperError;
+use super::error::KeeperError;
 use overspill_guest::Vpn;
 use overspill_keeper::{AreaState, KeeperState, Report, Wanted};
 use overspill_wire::LinkError;

@@ -7,8 +7,11 @@
 
 use super::gate::Sent;
 use super::space::Space;
-use super::world::{State, Step, Thread};
+use super::world::{State, Step, Telling, Thread};
 use overspill_agent::gate::letter;
+use overspill_guest::Vpn;
+use overspill_wire::Descriptor;
+use std::collections::BTreeSet;
 
 /// What a letter is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,12 +22,26 @@ pub(super) enum About {
     Forked(Option<usize>),
     /// A child that is there.
     Born,
+    /// Memory, of a guest without a userfaultfd: which letter, with what.
+    Memory(u32, [u64; 4]),
+}
+
+impl About {
+    /// True of those that are answered when there is an agent, or wait for such.
+    fn may_be_written_again(self) -> bool {
+        matches!(self, Self::Fork | Self::Memory(letter::CHANGE | letter::REMOVED, _))
+    }
+
+    /// True of letters about memory alone.
+    pub(super) fn is_of_memory(self) -> bool {
+        matches!(self, Self::Memory(..))
+    }
 }
 
 impl State {
     /// While nobody else is in the middle of anything but touches.
     pub(super) fn fork_with_letters(&mut self, space: usize) -> Option<Vec<Step>> {
-        let is_call = |step: &Step| !matches!(step, Step::Touch { .. });
+        let is_call = |step: &Step| !matches!(step, Step::Touch { .. } | Step::AwaitTouch);
         if !self.may_fork(space) || self.is_in(space, is_call) {
             return None;
         }
@@ -43,6 +60,7 @@ impl State {
             let born = Space {
                 mappings: mappings.collect(),
                 pages: parent.pages.clone(),
+                marks: self.marks_of_child(space),
                 truth: parent.truth.clone(),
                 fading: parent.fading.clone(),
                 page: parent.page,
@@ -58,6 +76,45 @@ impl State {
         self.threads[number].steps.extend([Step::Write(about), Step::AwaitAnswer(about)]);
     }
 
+    /// False while a thread stands in its gate, but where it waits for a letter that can be written
+    /// again.
+    pub(super) fn may_attach(&self, space: usize) -> bool {
+        let mut threads = self.threads.iter().filter(|thread| thread.space == space);
+        threads.all(|thread| match thread.steps.front() {
+            Some(Step::AwaitAnswer(about)) => about.may_be_written_again(),
+            Some(Step::Touch { .. } | Step::AwaitTouch) | None => true,
+            Some(_) => self.habits.telling == Telling::Kernel,
+        })
+    }
+
+    /// Gives a process a gate of its own: who waits for an answer writes again.
+    pub(super) fn join_gate(&mut self, space: usize) -> Option<[Descriptor; 2]> {
+        if self.habits.telling == Telling::Kernel {
+            return None;
+        }
+        for thread in self.threads.iter_mut().filter(|thread| thread.space == space) {
+            match thread.steps.front() {
+                Some(Step::AwaitAnswer(about)) => {
+                    let again = Step::Write(*about);
+                    thread.steps.push_front(again);
+                }
+                Some(Step::AwaitTouch) => _ = thread.steps.pop_front(),
+                _ => {}
+            }
+        }
+        let page = self.gates.add();
+        self.spaces[space].page = page;
+        Some(self.gates.files(page))
+    }
+
+    /// What keeps touches away is the child's, too, if that is not the kernel's for who has asked.
+    fn marks_of_child(&self, parent: usize) -> BTreeSet<Vpn> {
+        match self.habits.telling {
+            Telling::Signals(_) => self.spaces[parent].marks.clone(),
+            Telling::Kernel | Telling::Letters => BTreeSet::new(),
+        }
+    }
+
     pub(super) fn write(&self, number: usize, about: About) -> Sent {
         let Thread { space, fork, .. } = &self.threads[number];
         let (kind, arguments) = match about {
@@ -66,8 +123,9 @@ impl State {
                 (letter::FORKED, [*fork, child.map_or(0, |child| child as u64 + 1), 0, 0])
             }
             About::Born => (letter::BORN, [*fork, *space as u64 + 1, 0, 0]),
+            About::Memory(kind, arguments) => (kind, arguments),
         };
-        self.gate.send(self.spaces[*space].page, kind, arguments)
+        self.gates.send(self.spaces[*space].page, kind, arguments)
     }
 
     pub(super) fn is_about_dead(&self, about: About) -> bool {
@@ -79,13 +137,13 @@ impl State {
     pub(super) fn take_answer(&mut self, number: usize, about: About) -> bool {
         let thread = &self.threads[number];
         let (space, sent) = (thread.space, thread.sent.expect("it was sent"));
-        let Some(answer) = self.gate.take_answer(sent) else {
+        let Some(answer) = self.gates.take_answer(sent) else {
             self.threads[number].also_sent = Some(self.write(number, About::Forked(None)));
             return false;
         };
         if let Some(also) = self.threads[number].also_sent.take() {
             // It is answered at once.
-            assert_eq!(self.gate.take_answer(also), Some(0));
+            assert_eq!(self.gates.take_answer(also), Some(0));
         }
         match about {
             About::Fork if answer <= 0 => self.threads[number].steps.clear(),
@@ -93,7 +151,11 @@ impl State {
             About::Forked(Some(child)) if answer < 0 => self.end(child),
             About::Forked(_) => {}
             About::Born if answer <= 0 => self.end(space),
-            About::Born => self.spaces[space].page = answer as usize - 1,
+            About::Born => self.spaces[space].page.number = answer as usize - 1,
+            About::Memory(letter::LOOK, [start, bytes, ..]) => {
+                self.check_look(space, [start, bytes], answer);
+            }
+            About::Memory(..) => assert_eq!(answer, 0),
         }
         true
     }

@@ -1,5 +1,6 @@
 //! Calls that threads make, as steps.
 
+use super::signals;
 use super::space::{Space, Told};
 use super::world::{PLACE, State, Step};
 use overspill_guest::Vpn;
@@ -20,7 +21,7 @@ impl State {
         Some(Vpn(start).run(pages))
     }
 
-    fn free_place(&mut self, space: usize, pages: u64) -> Option<Range<Vpn>> {
+    pub(super) fn free_place(&mut self, space: usize, pages: u64) -> Option<Range<Vpn>> {
         let start = self.random.u64(PLACE.start.0..PLACE.end.0 - pages);
         let place = Vpn(start).run(pages);
         (!self.spaces[space].mappings.overlaps(&place)).then_some(place)
@@ -38,6 +39,9 @@ impl State {
 
     pub(super) fn remove(&mut self, space: usize) -> Option<Vec<Step>> {
         let place = self.some_place(space)?;
+        if self.barrier().is_some() {
+            return Some(signals::remove(&place));
+        }
         let mut steps = Vec::new();
         if self.spaces[space].has_registered(&place) {
             self.tell(space, Told::Event(Event::Removed(place.clone())), &mut steps);
@@ -49,6 +53,9 @@ impl State {
 
     pub(super) fn unmap(&mut self, space: usize) -> Option<Vec<Step>> {
         let place = self.some_place(space)?;
+        if self.barrier().is_some() {
+            return Some(signals::unmap(place));
+        }
         let mut steps = Vec::new();
         if self.spaces[space].has_registered(&place) {
             self.tell(space, Told::Event(Event::Unmapped(place.clone())), &mut steps);
@@ -68,6 +75,9 @@ impl State {
 
     pub(super) fn relocate(&mut self, space: usize) -> Option<Vec<Step>> {
         let from = self.some_place(space)?;
+        if let Some(barrier) = self.barrier() {
+            return Some(signals::relocate(from, barrier));
+        }
         let has_fork = |step: &Step| matches!(step, Step::Tell(Told::Fork(_)));
         if !self.habits.moves_at_forks && self.is_in(space, has_fork) {
             return None;
@@ -84,9 +94,10 @@ impl State {
         Some(steps)
     }
 
-    /// Only of who has something registered: others are nobody's guests.
+    /// Only of who has something registered where that is so of guests: others are nobody's.
     pub(super) fn may_fork(&self, space: usize) -> bool {
-        self.spaces.len() < self.habits.spaces_max && self.spaces[space].has_registered(&PLACE)
+        let is_guest = self.barrier().is_some() || self.spaces[space].has_registered(&PLACE);
+        self.spaces.len() < self.habits.spaces_max && is_guest
     }
 
     pub(super) fn fork(&mut self, space: usize) -> Option<Vec<Step>> {

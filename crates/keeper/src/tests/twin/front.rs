@@ -34,6 +34,11 @@ impl TwinFront {
         Some(born.swap_remove(n))
     }
 
+    /// One that is to be attached to later.
+    pub(crate) fn put_back(&self, number: u64, twin: Twin) {
+        self.born.lock().unwrap().push((number, twin));
+    }
+
     /// A birth of which it was asked what tells, and that.
     pub(crate) fn take_birth(&self) -> Option<(Birth, Option<OwnedFd>)> {
         let birth = self.births.lock().unwrap().pop()?;

@@ -18,13 +18,24 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 const WORD_BYTES: usize = size_of::<u32>();
 const LONG_BYTES: usize = size_of::<u64>();
 
+/// Where a process writes its letters: which gate's they are, and the page.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Page {
+    pub(super) gate: usize,
+    pub(super) number: usize,
+}
+
 /// A letter: its page, and which of that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Sent(usize, usize);
+pub(crate) struct Sent(Page, usize);
 
 impl Sent {
+    fn page(self) -> Page {
+        self.0
+    }
+
     fn at(self, field: usize) -> usize {
-        self.0 * PAGE_BYTES + (self.1 + 1) * size_of::<Letter>() + field
+        self.0.number * PAGE_BYTES + (self.1 + 1) * size_of::<Letter>() + field
     }
 }
 
@@ -63,7 +74,7 @@ impl Gate {
     }
 
     /// Writes a letter on a page.
-    pub(crate) fn send(&self, page: usize, kind: u32, arguments: [u64; 4]) -> Sent {
+    pub(crate) fn send(&self, page: Page, kind: u32, arguments: [u64; 4]) -> Sent {
         let mut letters = (0..LETTERS).map(|number| Sent(page, number));
         let is_free = |letter: &Sent| self.state(*letter).load(Acquire) == letter_state::FREE;
         let letter = letters.find(is_free).expect("few threads");
@@ -73,7 +84,7 @@ impl Gate {
                 .store(argument, Release);
         }
         self.state(letter).store(letter_state::SENT, Release);
-        self.words[(page * PAGE_BYTES + COUNTED_AT) / WORD_BYTES].fetch_add(1, Release);
+        self.words[(page.number * PAGE_BYTES + COUNTED_AT) / WORD_BYTES].fetch_add(1, Release);
         letter
     }
 
@@ -92,8 +103,50 @@ impl Gate {
     }
 
     /// Says that a process wants its gate open.
-    pub(crate) fn wish_out(&self, page: usize) {
-        self.words[(page * PAGE_BYTES + WISH_AT) / WORD_BYTES].store(1, Release);
+    pub(crate) fn wish_out(&self, page: Page) {
+        self.words[(page.number * PAGE_BYTES + WISH_AT) / WORD_BYTES].store(1, Release);
+    }
+}
+
+/// All gates: one for each process that was attached to, which its children write by before they
+/// are.
+#[derive(Debug)]
+pub(crate) struct Gates(Vec<Gate>);
+
+impl Gates {
+    pub(crate) fn new() -> Self {
+        Self(vec![Gate::new()])
+    }
+
+    /// Returns the first page of a new one.
+    pub(crate) fn add(&mut self) -> Page {
+        self.0.push(Gate::new());
+        Page { gate: self.0.len() - 1, number: 0 }
+    }
+
+    fn of(&self, page: Page) -> &Gate {
+        &self.0[page.gate]
+    }
+
+    /// Bell and letters, as an attach hands them over.
+    pub(crate) fn files(&self, page: Page) -> [Descriptor; 2] {
+        self.of(page).files()
+    }
+
+    pub(crate) fn send(&self, page: Page, kind: u32, arguments: [u64; 4]) -> Sent {
+        self.of(page).send(page, kind, arguments)
+    }
+
+    pub(crate) fn is_answered(&self, letter: Sent) -> bool {
+        self.of(letter.page()).is_answered(letter)
+    }
+
+    pub(crate) fn take_answer(&self, letter: Sent) -> Option<i64> {
+        self.of(letter.page()).take_answer(letter)
+    }
+
+    pub(crate) fn wish_out(&self, page: Page) {
+        self.of(page).wish_out(page);
     }
 }
 

@@ -9,23 +9,26 @@ mod births;
 mod calls;
 mod front;
 mod gate;
+mod signals;
 mod space;
 mod world;
 
 pub(crate) use front::TwinFront;
-pub(crate) use world::{Habits, PLACE, World};
+pub(crate) use world::{Habits, PLACE, Telling, World};
 
 use crate::guest::agent::{AgentError, Leaving, Moved, Mover};
 use crate::guest::handles::{Attached, Handles, Process};
 use crate::guest::source::FaultSource;
+use crate::guest::task::Task;
 use crate::parts::SourceParts;
+use overspill_agent::Barrier;
 use overspill_base::PAGE_SIZE;
 use overspill_guest::Vpn;
 use overspill_guest::map::Look;
 use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Filled, Message, Refusal, Userfault};
 use overspill_wire::Descriptor;
-use rangemap::RangeSet;
+use rangemap::{RangeMap, RangeSet};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::fmt::Write as _;
@@ -66,9 +69,14 @@ impl Twin {
         self.world.lock().spaces[self.space].has_ended
     }
 
-    /// The files of the letters of its family.
-    pub(crate) fn letters(&self) -> [Descriptor; 2] {
-        self.world.lock().gate.files()
+    /// True if all threads stand where an attach may find them.
+    pub(crate) fn may_attach(&self) -> bool {
+        self.world.lock().may_attach(self.space)
+    }
+
+    /// The files of its letters, which it writes from now on; none if it writes none.
+    pub(crate) fn letters(&self) -> Option<[Descriptor; 2]> {
+        self.world.lock().join_gate(self.space)
     }
 
     /// What tells of its child that has this number where letters come from, if that lives.
@@ -117,25 +125,42 @@ impl Twin {
     }
 
     fn entry(state: &State, space: usize, at: Vpn) -> Entry {
-        let space = &state.spaces[space];
-        match (space.pages.contains_key(&at), space.marks.contains(&at)) {
-            (true, _) => Entry::Present,
-            (false, true) => Entry::Marked,
-            (false, false) => Entry::Nothing,
+        let is_marked = state.barrier().is_none() && state.spaces[space].marks.contains(&at);
+        match state.spaces[space].pages.contains_key(&at) {
+            true => Entry::Present,
+            false if is_marked => Entry::Marked,
+            false => Entry::Nothing,
         }
     }
 
     fn list(&self, with_flags: bool) -> Result<String, Errno> {
         let (state, mut text) = (self.enter()?, String::new());
         for (place, registered) in state.spaces[self.space].mappings.iter() {
-            let (start, end) = (place.start.address(), place.end.address());
-            writeln!(text, "{start:x}-{end:x} rw-p 0 0:0 0").unwrap();
-            if with_flags {
-                let flag = if *registered { "um" } else { "" };
-                writeln!(text, "VmFlags: rd wr mr mw me ac {flag}").unwrap();
+            for (part, is_shut) in parts(&state, self.space, place) {
+                let (start, end) = (part.start.address(), part.end.address());
+                let rights = if is_shut { "---p" } else { "rw-p" };
+                writeln!(text, "{start:x}-{end:x} {rights} 0 0:0 0").unwrap();
+                if with_flags {
+                    let can = if is_shut { "" } else { "rd wr " };
+                    let flag = if *registered { "um" } else { "" };
+                    writeln!(text, "VmFlags: {can}mr mw me ac {flag}").unwrap();
+                }
             }
         }
         Ok(text)
+    }
+
+    /// What raises signals of its touches, if they do.
+    pub(crate) fn barrier(&self) -> Option<Barrier> {
+        self.world.barrier()
+    }
+
+    /// The child of which what tells of it was fetched.
+    fn brought(&self) -> Self {
+        let mut state = self.world.lock();
+        let child = state.spaces[self.space].brought.pop_front().expect("a message that was read");
+        drop(state);
+        self.world.twin(child)
     }
 }
 
@@ -240,10 +265,7 @@ impl FaultSource for Twin {
     }
 
     fn parts_of_fork(&self, _: OwnedFd) -> SourceParts {
-        let mut state = self.world.lock();
-        let child = state.spaces[self.space].brought.pop_front().expect("a message that was read");
-        drop(state);
-        SourceParts::Twin(self.world.twin(child))
+        SourceParts::Twin(self.brought())
     }
 
     fn parts_of_child(&self, fetched: OwnedFd) -> Result<SourceParts, Errno> {
@@ -260,6 +282,24 @@ impl FaultSource for Twin {
 
     fn wake_all(&self) {
         self.wake(&(Vpn(0)..Vpn(u64::MAX)));
+    }
+}
+
+impl Task for Twin {
+    fn kill(&self) {
+        self.world.lock().end(self.space);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended()
+    }
+
+    fn parts(&self, _: Barrier) -> Result<SourceParts, Errno> {
+        Ok(SourceParts::Twin(self.clone()))
+    }
+
+    fn parts_of_child(&self, _: OwnedFd, _: Barrier) -> SourceParts {
+        SourceParts::Twin(self.brought())
     }
 }
 
@@ -317,6 +357,28 @@ impl Process for Twin {
 }
 
 impl Twin {
+    /// Takes a run out, all or nothing of it: what is missing is read as zeros, and what relatives
+    /// share is copied.
+    fn shut(&self, state: &mut State, place: &Range<Vpn>) -> Result<(), Errno> {
+        self.may_change(state, place)?;
+        let space = &mut state.spaces[self.space];
+        for at in Vpn::each(place) {
+            assert!(space.marks.insert(at), "{at:?} goes out twice");
+            space.moved.push(space.pages.remove(&at).unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// Whether the agent may do something with a run.
+    fn may_change(&self, state: &mut State, place: &Range<Vpn>) -> Result<(), Errno> {
+        let is_busy = state.random.u32(0..1000) < state.habits.busy_per_mille;
+        match state.spaces[self.space].is_mapped(place) {
+            true if is_busy => Err(Errno::AGAIN),
+            true => Ok(()),
+            false => Err(Errno::NOMEM),
+        }
+    }
+
     /// Moves one page out.
     fn take(&self, state: &mut State, at: Vpn) -> Result<(), Errno> {
         let is_busy = state.random.u32(0..1000) < state.habits.busy_per_mille;
@@ -353,6 +415,9 @@ impl Mover for Twin {
     fn move_out(&mut self, runs: &[Leaving]) -> Result<Vec<Moved>, AgentError> {
         let run_out = |run: &Leaving| {
             let mut state = self.ask_agent()?;
+            if state.barrier().is_some() {
+                return Ok(done(run, self.shut(&mut state, &run.place)));
+            }
             let mut pages = Vpn::each(&run.place);
             let stopped = pages.find_map(|at| Some((at, self.take(&mut state, at).err()?)));
             let end = stopped.map_or(run.place.end, |(at, _)| at);
@@ -383,11 +448,38 @@ impl Mover for Twin {
         Ok(())
     }
 
-    fn fill(&mut self, run: &Leaving, _: &[u8]) -> Result<Moved, AgentError> {
-        panic!("{run:?} is filled by an agent")
+    fn fill(&mut self, run: &Leaving, content: &[u8]) -> Result<Moved, AgentError> {
+        let mut state = self.ask_agent()?;
+        let may_fill = self.may_change(&mut state, &run.place);
+        if may_fill.is_ok() {
+            let space = &mut state.spaces[self.space];
+            for (at, page) in Vpn::each(&run.place).zip(content.chunks(PAGE_SIZE)) {
+                let word = u64::from_le_bytes(page[..8].try_into().unwrap());
+                assert!(space.marks.remove(&at), "{at:?} is filled, and not out");
+                space.pages.insert(at, Arc::new(word));
+            }
+        }
+        Ok(done(run, may_fill))
     }
 
     fn clear(&mut self, runs: &[Leaving]) -> Result<(), AgentError> {
-        panic!("{runs:?} are cleared by an agent")
+        let mut state = self.ask_agent()?;
+        let marks = &mut state.spaces[self.space].marks;
+        runs.iter().for_each(|run| marks.retain(|at| !run.place.contains(at)));
+        Ok(())
     }
+}
+
+/// What became of a run of which all goes or nothing.
+fn done(run: &Leaving, result: Result<(), Errno>) -> Moved {
+    let pages = if result.is_ok() { Vpn::pages(&run.place) } else { 0 };
+    Moved { pages, stopped: result.err() }
+}
+
+/// The parts of a mapping, with whether they are shut.
+fn parts(state: &State, space: usize, place: &Range<Vpn>) -> Vec<(Range<Vpn>, bool)> {
+    let shuts = state.barrier() == Some(Barrier::NoAccess);
+    let is_shut = |at: Vpn| shuts && state.spaces[space].marks.contains(&at);
+    let parts: RangeMap<Vpn, bool> = Vpn::each(place).map(|at| (at.run(1), is_shut(at))).collect();
+    parts.into_iter().collect()
 }

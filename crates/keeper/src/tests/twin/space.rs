@@ -4,6 +4,7 @@
 //! hold if nobody paged anything.
 //! Not here: the threads that change it (`world`).
 
+use super::gate::Page;
 use super::world::Content;
 use overspill_guest::Vpn;
 use overspill_guest::map::Event;
@@ -43,7 +44,7 @@ pub(super) struct Space {
     pub(super) moved: Vec<Arc<Content>>,
     pub(super) bell: Arc<OwnedFd>,
     /// Where its letters are.
-    pub(super) page: usize,
+    pub(super) page: Page,
     pub(super) is_held: bool,
     pub(super) has_ended: bool,
     pub(super) has_agent: bool,
@@ -64,7 +65,7 @@ impl Space {
             brought: VecDeque::new(),
             moved: Vec::new(),
             bell: Arc::new(eventfd(0, flags).unwrap()),
-            page: 0,
+            page: Page::default(),
             is_held: false,
             has_ended: false,
             has_agent: true,
@@ -83,6 +84,12 @@ impl Space {
     pub(super) fn is_covered(&self, place: &Range<Vpn>) -> bool {
         let covers = |mapping: &Range<Vpn>| mapping.end >= place.end;
         self.mappings.get_key_value(&place.start).is_some_and(|(at, on)| *on && covers(at))
+    }
+
+    /// True if one mapping covers a place.
+    pub(super) fn is_mapped(&self, place: &Range<Vpn>) -> bool {
+        let mapping = self.mappings.get_key_value(&place.start);
+        mapping.is_some_and(|(mapping, _)| mapping.end >= place.end)
     }
 
     pub(super) fn drop_page(&mut self, at: Vpn) {

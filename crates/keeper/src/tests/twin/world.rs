@@ -13,8 +13,10 @@
 
 use super::Twin;
 use super::births::About;
-use super::gate::{Gate, Sent};
+use super::gate::{Gates, Sent};
+use super::signals::Call;
 use super::space::{Space, Told};
+use overspill_agent::Barrier;
 use overspill_guest::Vpn;
 use overspill_guest::map::Event;
 use overspill_guest::userfault::Fault;
@@ -43,8 +45,19 @@ pub(crate) struct Habits {
     pub(crate) ends_per_mille: u32,
     /// Whether processes fork while other threads of theirs move memory.
     pub(crate) moves_at_forks: bool,
-    /// Whether gates tell of forks, and not the kernel.
-    pub(crate) forks_by_letters: bool,
+    /// Who tells of them.
+    pub(crate) telling: Telling,
+}
+
+/// Who tells of what processes do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Telling {
+    /// The kernel, by userfaultfds.
+    Kernel,
+    /// As that, and gates of forks.
+    Letters,
+    /// Gates of everything: what is out raises signals.
+    Signals(Barrier),
 }
 
 /// What a thread still has to do.
@@ -63,6 +76,10 @@ pub(super) enum Step {
     Release(usize),
     Write(About),
     AwaitAnswer(About),
+    /// The next one was refused.
+    AwaitTouch,
+    /// What the kernel does, between letters.
+    Call(Call),
     /// The call that forks, between its letters.
     Fork,
 }
@@ -80,6 +97,8 @@ pub(super) struct Thread {
     pub(super) also_sent: Option<Sent>,
     /// By which letters know its fork.
     pub(super) fork: u64,
+    /// Whether what it waits for was not mapped at some moment since.
+    pub(super) was_unmapped: bool,
 }
 
 /// What is read.
@@ -98,7 +117,7 @@ pub(super) struct State {
     pub(super) contents: Content,
     /// Whether threads begin anything.
     is_busy: bool,
-    pub(super) gate: Gate,
+    pub(super) gates: Gates,
 }
 
 /// All processes.
@@ -135,8 +154,9 @@ impl State {
             None => self.is_busy && !space.is_held,
             Some(Step::Touch { .. }) => thread.waits.is_none() && !space.is_held,
             Some(Step::AwaitReading) => thread.was_read,
+            Some(Step::AwaitTouch) => thread.sent.is_some_and(|sent| self.gates.is_answered(sent)),
             Some(Step::AwaitAnswer(about)) => {
-                thread.sent.is_some_and(|sent| self.gate.is_answered(sent))
+                thread.sent.is_some_and(|sent| self.gates.is_answered(sent))
                     || thread.also_sent.is_none() && self.is_about_dead(*about)
             }
             Some(_) => true,
@@ -175,6 +195,17 @@ impl State {
                 true
             }
             Step::AwaitAnswer(about) => self.take_answer(number, about),
+            Step::AwaitTouch => {
+                self.touch_again(number);
+                false
+            }
+            Step::Call(call) => {
+                let told = self.call(space, &call);
+                let steps = &mut self.threads[number].steps;
+                steps.pop_front();
+                told.into_iter().rev().for_each(|step| steps.push_front(step));
+                false
+            }
             Step::Fork => {
                 self.fork_by_call(number);
                 true
@@ -187,6 +218,9 @@ impl State {
 
     /// True if the page is there, or its touch is a mistake.
     fn touch(&mut self, number: usize, at: Vpn, write: Option<Content>) -> bool {
+        if self.barrier().is_some() && !self.may_touch(number, at, write) {
+            return false;
+        }
         let is_drop = |step: &Step| matches!(step, Step::Drop(other) if *other == at);
         let is_dropped = self.is_in(self.threads[number].space, is_drop);
         let thread = &mut self.threads[number];
@@ -224,9 +258,11 @@ impl State {
     /// that changes its memory: what a child then has would be of before or after that.
     fn begin(&mut self, thread: usize) {
         let space = self.threads[thread].space;
-        let is_letter =
-            |step: &Step| matches!(step, Step::Write(_) | Step::AwaitAnswer(_) | Step::Fork);
-        if self.is_in(space, is_letter) {
+        let is_of_fork = |step: &Step| match step {
+            Step::Write(about) | Step::AwaitAnswer(about) => !about.is_of_memory(),
+            step => *step == Step::Fork,
+        };
+        if self.is_in(space, is_of_fork) {
             self.threads[thread].steps = self.touches(space).unwrap_or_default().into();
             return;
         }
@@ -239,8 +275,10 @@ impl State {
             80..85 => self.unmap(space),
             85..92 => self.map(space),
             92..98 => self.relocate(space),
-            _ if self.habits.forks_by_letters => self.fork_with_letters(space),
-            _ => self.fork(space),
+            _ => match self.habits.telling {
+                Telling::Kernel => self.fork(space),
+                Telling::Letters | Telling::Signals(_) => self.fork_with_letters(space),
+            },
         };
         self.threads[thread].steps = steps.unwrap_or_default().into();
     }
@@ -256,6 +294,14 @@ impl State {
             {
                 self.end(child);
             }
+        }
+    }
+
+    /// What raises signals of touches, if they do.
+    pub(super) fn barrier(&self) -> Option<Barrier> {
+        match self.habits.telling {
+            Telling::Signals(barrier) => Some(barrier),
+            Telling::Kernel | Telling::Letters => None,
         }
     }
 
@@ -280,6 +326,7 @@ impl State {
             sent: None,
             also_sent: None,
             fork: 0,
+            was_unmapped: false,
         };
         self.threads.extend((0..count).map(thread));
     }
@@ -344,7 +391,7 @@ impl World {
             threads: Vec::new(),
             contents: 0,
             is_busy: true,
-            gate: Gate::new(),
+            gates: Gates::new(),
         };
         state.spaces[0].mappings.insert(PLACE.start.run(habits.pages_max / 2), false);
         state.add_threads(0, habits.threads, true);
@@ -408,18 +455,23 @@ impl World {
     /// Has the first process write a letter.
     pub(crate) fn send(&self, kind: u32, arguments: [u64; 4]) -> Sent {
         let state = self.lock();
-        state.gate.send(state.spaces[0].page, kind, arguments)
+        state.gates.send(state.spaces[0].page, kind, arguments)
     }
 
     /// The answer to that, if there is one.
     pub(crate) fn take_answer(&self, letter: Sent) -> Option<i64> {
-        self.lock().gate.take_answer(letter)
+        self.lock().gates.take_answer(letter)
+    }
+
+    /// What raises signals of touches, if they do.
+    pub(super) fn barrier(&self) -> Option<Barrier> {
+        self.lock().barrier()
     }
 
     /// The first process is about to filter its calls.
     pub(crate) fn wish_out(&self) {
         let state = self.lock();
-        state.gate.wish_out(state.spaces[0].page);
+        state.gates.wish_out(state.spaces[0].page);
     }
 
     /// Ends all.
