@@ -5,7 +5,7 @@ mod brake;
 mod care;
 mod fault;
 mod forks;
-mod leaving;
+pub(crate) mod leaving;
 mod letters;
 pub(crate) mod limit;
 mod locked;

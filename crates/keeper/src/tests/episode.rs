@@ -9,6 +9,7 @@
 
 use super::pausing::set_others;
 use super::twin::{Habits, Telling, Twin, TwinFront, World};
+use crate::serve::leaving::Stays;
 use crate::serve::shared::{KeeperParts, Shared};
 use overspill_agent::Barrier;
 use overspill_area::{AreaConfig, AreaNo, AreaTuning, Preset, SlotTable, SwapArea};
@@ -29,6 +30,9 @@ const SWAP_PAGES: u64 = 4096;
 /// Steps of an episode, and those in which all that was begun must have ended.
 pub(super) const STEPS: u32 = 3000;
 const LAST_STEPS: u32 = 200_000;
+/// How often it is tried to find all threads of a guest out of its gate, and steps between two tries.
+const STANDING_TRIES: u32 = 100;
+const STEPS_BETWEEN: u32 = 5;
 /// The number of the first guest.
 pub(super) const FIRST: u64 = 1;
 
@@ -170,7 +174,10 @@ impl Episode {
     pub(super) fn step(&mut self) {
         let guests = self.shared.all_guests();
         let guest = self.random.choice(&guests).cloned();
-        let Some(guest) = guest else { return };
+        let Some(guest) = guest else {
+            self.world.run_one();
+            return;
+        };
         match self.random.u32(0..100) {
             0..40 => _ = self.world.run_one(),
             40..66 => _ = self.shared.serve(&mut self.worker, &guest),
@@ -230,12 +237,29 @@ impl Episode {
     }
 
     pub(super) fn stand_still_and_go(&mut self, number: u64) -> bool {
-        self.shared.guest(number).unwrap().threads.stand_still();
-        let is_gone = self.shared.let_go(&mut self.worker, number).unwrap();
-        if !is_gone {
-            self.shared.guest(number).unwrap().threads.walk_on();
+        self.try_to_let_go(number).unwrap()
+    }
+
+    pub(super) fn try_to_let_go(&mut self, number: u64) -> Result<bool, Stays> {
+        // A gate in which somebody is cannot be opened.
+        let may_go = (0..STANDING_TRIES).any(|_| {
+            let stands = self.stands(number);
+            (0..STEPS_BETWEEN).filter(|_| !stands).for_each(|_| self.step());
+            stands
+        });
+        let is_gone = if may_go { self.shared.let_go(&mut self.worker, number) } else { Ok(false) };
+        match (is_gone, self.shared.guest(number)) {
+            (Ok(true), _) => self.front.twin(number).detach(),
+            (_, Some(guest)) => guest.threads.walk_on(),
+            (_, None) => {}
         }
         is_gone
+    }
+
+    /// True if nobody is in a gate of a guest, of which nobody goes on then.
+    fn stands(&self, number: u64) -> bool {
+        let guest = self.shared.guest(number);
+        guest.is_none_or(|guest| guest.letters.lock().is_none() || guest.threads.stand_still())
     }
 
     /// Lets all end what they do, and reads everything.

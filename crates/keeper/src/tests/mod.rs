@@ -3,6 +3,7 @@
 mod episode;
 mod episodes;
 mod letters;
+mod pairs;
 mod pausing;
 mod threads;
 pub(crate) mod twin;

@@ -24,6 +24,11 @@ impl TwinFront {
         self.guests.lock().unwrap().insert(number, twin);
     }
 
+    /// The guest of a number.
+    pub(crate) fn twin(&self, number: u64) -> Twin {
+        self.guests.lock().unwrap()[&number].clone()
+    }
+
     /// A child to attach to, the `n`th of those there are.
     pub(crate) fn take_born(&self, n: usize) -> Option<(u64, Twin)> {
         let mut born = self.born.lock().unwrap();

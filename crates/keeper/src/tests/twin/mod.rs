@@ -94,6 +94,21 @@ impl Twin {
         self.world.lock().spaces[self.space].has_agent = false;
     }
 
+    /// It ends.
+    pub(crate) fn end(&self) {
+        self.world.lock().end(self.space);
+    }
+
+    /// It is let go.
+    pub(crate) fn detach(&self) {
+        self.world.lock().detach(self.space);
+    }
+
+    /// True if it is a guest no more, but goes on.
+    pub(crate) fn is_free(&self) -> bool {
+        self.world.lock().spaces[self.space].is_free
+    }
+
     fn hold(&self, on: bool) {
         self.world.lock().spaces[self.space].is_held = on;
     }

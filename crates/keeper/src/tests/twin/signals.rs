@@ -105,7 +105,7 @@ impl State {
     pub(super) fn may_touch(&mut self, number: usize, at: Vpn, write: Option<Content>) -> bool {
         let space = &self.spaces[self.threads[number].space];
         let is_mapped = space.mappings.contains_key(&at);
-        if is_mapped && !space.marks.contains(&at) {
+        if space.is_free || is_mapped && !space.marks.contains(&at) {
             return true;
         }
         let kind = if write.is_some() { access::WRITE } else { 0 };

@@ -48,6 +48,8 @@ pub(super) struct Space {
     pub(super) is_held: bool,
     pub(super) has_ended: bool,
     pub(super) has_agent: bool,
+    /// Whether it was let go: nobody is told of what it does.
+    pub(super) is_free: bool,
 }
 
 impl Space {
@@ -69,6 +71,7 @@ impl Space {
             is_held: false,
             has_ended: false,
             has_agent: true,
+            is_free: false,
         }
     }
 

@@ -168,6 +168,11 @@ impl State {
         let space = self.threads[number].space;
         let is_done = match step {
             Step::Touch { at, write } => self.touch(number, at, write),
+            // Nobody is told of who was let go.
+            Step::Tell(_) if self.spaces[space].is_free => {
+                self.threads[number].was_read = true;
+                true
+            }
             Step::Tell(told) => {
                 self.spaces[space].events.push_back((number, told));
                 self.spaces[space].ring();
@@ -262,7 +267,7 @@ impl State {
             Step::Write(about) | Step::AwaitAnswer(about) => !about.is_of_memory(),
             step => *step == Step::Fork,
         };
-        if self.is_in(space, is_of_fork) {
+        if self.spaces[space].is_free || self.is_in(space, is_of_fork) {
             self.threads[thread].steps = self.touches(space).unwrap_or_default().into();
             return;
         }
@@ -303,6 +308,21 @@ impl State {
             Telling::Signals(barrier) => Some(barrier),
             Telling::Kernel | Telling::Letters => None,
         }
+    }
+
+    /// Lets a process go, which has all that it had: whoever waits goes on.
+    pub(super) fn detach(&mut self, space: usize) {
+        let this = &mut self.spaces[space];
+        let lost = this.marks.iter().find(|at| this.truth.contains_key(at));
+        assert!(lost.is_none(), "{lost:?} is out of who is let go");
+        let mappings: Vec<_> = this.mappings.iter().map(|(place, _)| place.clone()).collect();
+        mappings.into_iter().for_each(|place| this.mappings.insert(place, false));
+        this.events.clear();
+        this.marks.clear();
+        (this.is_free, this.is_held) = (true, false);
+        let threads = self.threads.iter_mut().filter(|thread| thread.space == space);
+        threads.for_each(|thread| thread.was_read = true);
+        self.wake(space, &(Vpn(0)..Vpn(u64::MAX)));
     }
 
     /// True if a thread of a process is about to make such a step.
