@@ -24,7 +24,7 @@
 //!       filler, letters, threads of a guest (keeper: asked with the guest held)
 //!     pieces (keeper: whose page numbers these are; leaf)
 //!     limit (keeper: held while the engine is told)
-//!     page lock (a bit in the frame; sleeps; the only one held across an ioctl or I/O)
+//!     page lock (a bit in the frame; sleeps; held across I/O)
 //!       adding an area (held while its device is opened)
 //!         devices in use (held while queues to them are opened)
 //!       swap-cache trunk
@@ -43,7 +43,7 @@
 //!     page wait table (leaf; held only around a condition variable)
 //!   idle workers of a pool (leaf)
 //! the socket to the process that serves a device (leaf; held while it answers)
-//! control: anything that no fault waits for (leaf)
+//! control: lists and settings, held for a moment (leaf)
 //! ```
 
 #[cfg(loom)]

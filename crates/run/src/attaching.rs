@@ -13,8 +13,9 @@ use overspill_agent::gate::{GATE_BYTES, LETTERS_BYTES};
 use overspill_agent::{AGENT_BYTES, Barrier, Request, STAGING_BYTES, kind};
 use overspill_guest::userfault::GuestUserfault;
 use overspill_guest::{
-    AttachError, Attached, Catch, ChannelError, FileId, Gate, Held, Kernel, LETTERS, Manner,
-    ThreadWords, Userfaultfd, Vpn, attach, can_shut, detach, inherited, open, shut,
+    AgentTask, AttachError, Attached, Catch, ChannelError, FileId, Files, Gate, Held, Kernel,
+    LETTERS, Manner, ThreadWords, Userfaultfd, Vpn, attach, can_shut, detach, inherited, open,
+    shut,
 };
 use overspill_keeper::{GuestParts, SourceParts};
 use overspill_wire::Descriptor;
@@ -244,53 +245,74 @@ pub(crate) fn take(
         let gated = caught.map(|caught| caught.shut(held, &attached)).transpose()?;
         Ok((source, gated, number))
     });
-    match prepared {
-        Ok((source, gated, number)) => Ok(hand_over(attached, source, gated, memory, number)?),
-        Err(error) => {
-            // If that fails too, the agent ends with its channel, and the process with it.
-            let _ = detach(held, &attached.agent);
-            Err(error)
-        }
-    }
-}
-
-fn hand_over(
-    attached: Attached,
-    source: SourceParts,
-    gated: Option<Gated>,
-    memory: OwnedFd,
-    number: u64,
-) -> Result<(Guest, GuestParts), AttachingError> {
-    let files = attached.files;
-    let agent = attached.agent;
-    let copy = |what, fd: BorrowedFd<'_>| kernel(what, rustix::io::fcntl_dupfd_cloexec(fd, 3));
-    let process = copy("copy a pidfd", attached.process.as_fd())?;
-    let channel = copy("copy a channel", agent.channel.as_fd())?;
-    let (gate, letters) = gated.map(|Gated { gate, letters }| (gate, letters)).unzip();
-    let file =
-        |[_, letters]: &[Descriptor; 2]| kernel("look at a memory file", FileId::of(letters));
-    let letters_file = letters.as_ref().map(file).transpose()?;
+    let (source, gated, number) =
+        prepared.inspect_err(|_| take_back(held, &attached.agent, None))?;
+    let Attached { pid, process, agent, threads, files, .. } = attached;
+    let gate = gated.as_ref().map(|gated| gated.gate);
+    let copies = Copies::of(files, (&process, &agent), gated.as_ref());
+    let copies = copies.inspect_err(|_| take_back(held, &agent, gate))?;
     let range = |start: u64, bytes: usize| Vpn::range(&(start..start + bytes as u64));
     let parts = GuestParts {
-        name: format!("process {}", attached.pid),
-        process: attached.process,
-        agent: copy("copy a pidfd", agent.process.as_fd())?,
+        name: format!("process {pid}"),
+        process,
+        agent: copies.agent,
         source,
-        pagemap: kernel("open its page table", files.pagemap)?,
-        maps: kernel("open its list of mappings", files.maps)?,
-        smaps: kernel("open its list of mappings", files.smaps)?,
-        statm: kernel("open its sizes", files.statm)?,
-        channel: channel.into(),
+        pagemap: copies.pagemap,
+        maps: copies.maps,
+        smaps: copies.smaps,
+        statm: copies.statm,
+        channel: copies.channel.into(),
         memory,
         own: [
             range(agent.base, AGENT_BYTES),
             range(agent.staging, STAGING_BYTES),
             gate.map_or(Vpn(0)..Vpn(0), |gate| range(gate.base, GATE_BYTES)),
         ],
-        letters,
-        needed: attached.threads.iter().flat_map(needed).chain(words(attached.pid)).collect(),
+        letters: gated.map(|gated| gated.letters),
+        needed: threads.iter().flat_map(needed).chain(words(pid)).collect(),
     };
-    Ok((Guest::new(number, process, agent, (gate, letters_file)), parts))
+    Ok((Guest::new(number, copies.process, agent, (gate, copies.letters)), parts))
+}
+
+/// Takes back what was put into a process. If that fails too, the agent ends with its channel, and
+/// the process with it.
+fn take_back(held: &mut Held<'_, Kernel>, agent: &AgentTask, gate: Option<Gate>) {
+    if gate.is_none_or(|gate| open(held, gate).is_ok()) {
+        let _ = detach(held, agent);
+    }
+}
+
+/// What front and keeper both have of a guest, and what is the keeper's alone.
+struct Copies {
+    process: OwnedFd,
+    agent: OwnedFd,
+    channel: OwnedFd,
+    pagemap: OwnedFd,
+    maps: OwnedFd,
+    smaps: OwnedFd,
+    statm: OwnedFd,
+    letters: Option<FileId>,
+}
+
+impl Copies {
+    fn of(
+        files: Files,
+        (process, agent): (&OwnedFd, &AgentTask),
+        gated: Option<&Gated>,
+    ) -> Result<Self, AttachingError> {
+        let copy = |what, fd: BorrowedFd<'_>| kernel(what, rustix::io::fcntl_dupfd_cloexec(fd, 3));
+        let file = |gated: &Gated| kernel("look at a memory file", FileId::of(&gated.letters[1]));
+        Ok(Self {
+            process: copy("copy a pidfd", process.as_fd())?,
+            agent: copy("copy a pidfd", agent.process.as_fd())?,
+            channel: copy("copy a channel", agent.channel.as_fd())?,
+            pagemap: kernel("open its page table", files.pagemap)?,
+            maps: kernel("open its list of mappings", files.maps)?,
+            smaps: kernel("open its list of mappings", files.smaps)?,
+            statm: kernel("open its sizes", files.statm)?,
+            letters: gated.map(file).transpose()?,
+        })
+    }
 }
 
 /// The pages of a program's words: the kernel reads them for `ps` and for core dumps, and waits for

@@ -6,7 +6,7 @@
 //! been such a one; and nothing is believed after a process has ended, until it is found out anew.
 //! That takes the kernel some 20 ns for each page, and is done as seldom as it has to be for that
 //! to be little.
-//! Not here: what the limit is then (`front/looking`).
+//! Not here: what the limit is then (`front/room`).
 //! Rejected: counting such pages for each guest: a fork of a program that fills its limit pushes
 //! half of it out.
 

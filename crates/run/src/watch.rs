@@ -41,6 +41,7 @@ pub(crate) fn family(
 /// The number of the field before those that are named here, of `/proc/PID/stat`, which begin after
 /// the name of the program.
 const STAT_BEFORE: usize = 3;
+const STAT_STATE: usize = 3;
 const STAT_PARENT: usize = 4;
 const STAT_FLAGS: usize = 9;
 const STAT_START: usize = 22;
@@ -147,6 +148,11 @@ pub(crate) fn run_time(pid: Pid) -> Option<Duration> {
     schedstat.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
+/// True if the first thread of a process runs, or is about to: it waits for nothing but a CPU.
+pub(crate) fn is_running(pid: Pid) -> bool {
+    stat_of(pid, STAT_STATE) == Some('R')
+}
+
 /// The name of a process, printable.
 pub(crate) fn name_of(pid: Pid) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -183,6 +189,20 @@ mod tests {
         assert_eq!(start_of(Pid::from_raw(i32::MAX).unwrap()), None);
         let words = words_of(getpid()).unwrap();
         assert!(words.start > 0 && words.start < words.end, "{words:x?}");
+    }
+
+    #[test]
+    fn who_sleeps_does_not_run() {
+        let mut sleeper = std::process::Command::new("sleep").arg("10").spawn().unwrap();
+        let pid = Pid::from_child(&sleeper);
+        let begun = std::time::Instant::now();
+        while is_running(pid) && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!is_running(pid));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(!is_running(pid));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! more; only for the map's sake it is waited for. A brake is let go by who has adopted all that
 //! was found, and only if the mappings were looked at since it was put on. The guest need not be
 //! held for any of this: who holds it may be busy for long.
-//! Not here: when ([`survey`](super::survey), [`brake`](super::brake)).
+//! Not here: when (`serve::survey`, `serve::brake`).
 
 use crate::front::Front;
 use overspill_base::sync::{Arc, LockClass, Mutex};

@@ -3,7 +3,7 @@
 //! Owns: the order of messages, and what an address that was touched needs.
 //! Invariant: what the page table says of a page is the truth: one that is neither present nor
 //! marked is new, whatever it was before.
-//! Not here: waiting for messages (`readers`), what happens to a page (`engine`).
+//! Not here: waiting for messages (`read`), what happens to a page (`engine`).
 
 use crate::guest::events::Ended;
 use crate::guest::source::Told;

@@ -49,6 +49,9 @@ impl Shared {
             guest.source.forget_letters(&before);
             owned.forget_letters(&before);
         }
+        drop(owned);
+        // Some may have been written before anybody read them.
+        self.bell.ring();
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //! serve faults call one that rests now and then, in turn: if threads touch memory on its CPU by
 //! now, it comes first from then on. When nobody touches anything, nobody is woken. One with I/O in
 //! flight does not rest: it has to end it.
-//! Not here: what a message needs (`serve`).
+//! Not here: what a message needs (`fault`).
 //! Rejected: one reader (23 000 faults a second of one thread, 45 000 of two, where a reader on
 //! each CPU serves 80 000 and 190 000); following the toucher by its CPU, which both then chase;
 //! EPOLLEXCLUSIVE, which wakes any.

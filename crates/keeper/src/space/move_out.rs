@@ -4,7 +4,7 @@
 //! Invariants: the pages of a batch are looked up, moved and marked under one hold of their guest,
 //! which is as short as that: its faults wait for it. An agent that is of no use any more ends its
 //! guest: where its pages are is not known.
-//! Not here: which pages are to leave (`engine`), the way back (`space`).
+//! Not here: which pages are to leave (`engine`), the way back (`fill`).
 
 use crate::guest::agent::{AgentError, Leaving, Moved, Mover, PAGES_MAX, Protection, RUNS_MAX};
 use crate::guest::events::pause;

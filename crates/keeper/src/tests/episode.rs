@@ -30,7 +30,8 @@ const SWAP_PAGES: u64 = 4096;
 /// Steps of an episode, and those in which all that was begun must have ended.
 pub(super) const STEPS: u32 = 3000;
 const LAST_STEPS: u32 = 200_000;
-/// How often it is tried to find all threads of a guest out of its gate, and steps between two tries.
+/// How often it is tried to find all threads of a guest out of its gate, and steps between two
+/// tries.
 const STANDING_TRIES: u32 = 100;
 const STEPS_BETWEEN: u32 = 5;
 /// The number of the first guest.

@@ -12,16 +12,17 @@ use crate::family::{kill, reap};
 use crate::keeper::KeeperProcess;
 use crate::refusals::{OutsideProcess, Refusals};
 use crate::same::has_memory_of_its_own;
-use crate::watch::{self, Watched, parent_of, run_time, start_of};
+use crate::watch::{self, Watched, is_running, parent_of, run_time, start_of};
 use overspill_base::Bytes;
 use overspill_guest::AttachError;
 use rustix::process::{Pid, getpid};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long a forked child may take to execute another program; longer if it hardly ran: on a busy
-/// machine it may not have had its turn.
+/// How long a forked child may take to execute another program; longer if it hardly ran, and most
+/// if it waits for a CPU: on a busy machine it may not have had its turn.
 const CHILD_WAIT: Duration = Duration::from_millis(2);
+const CHILD_WAIT_ASLEEP: Duration = Duration::from_millis(20);
 const CHILD_WAIT_MOST: Duration = Duration::from_millis(100);
 const CHILD_RUN: Duration = Duration::from_millis(1);
 /// How long the message of its fork may be on its way.
@@ -197,7 +198,10 @@ impl Family {
     /// which the kernel refuses while we do.
     pub(super) fn is_young(&self, pid: Pid) -> bool {
         let age = self.age(pid);
-        age < CHILD_WAIT || age < CHILD_WAIT_MOST && run_time(pid).is_some_and(|t| t < CHILD_RUN)
+        let hardly_ran = || run_time(pid).is_some_and(|time| time < CHILD_RUN);
+        age < CHILD_WAIT
+            || age < CHILD_WAIT_ASLEEP && hardly_ran()
+            || age < CHILD_WAIT_MOST && hardly_ran() && is_running(pid)
     }
 
     fn age(&self, pid: Pid) -> Duration {

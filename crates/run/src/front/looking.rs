@@ -3,7 +3,7 @@
 //! Owns: when the limit is in sight, and who is to stop then.
 //! Invariants: all that are large enough to matter are told at once. Where a crowd goes beyond the
 //! limit nobody goes on, not even who only starts others, until the large ones are attached to.
-//! Not here: attaching (`front`), how they stop (`stopping`).
+//! Not here: attaching (`joining`), how they stop (`crate::stopping`).
 
 use super::family::All;
 use super::room::NEAR_PERCENT;

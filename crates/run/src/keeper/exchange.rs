@@ -3,8 +3,8 @@
 //! Owns: what was asked and is not answered; what was heard and is not taken; how things were when
 //! the keeper said so last.
 //! Invariants: a keeper answers in the order in which it is asked. Nobody waits for an answer while
-//! a run goes on: it comes as an event, one for each question, and if the keeper has ended or is
-//! not understood, it is that.
+//! a run goes on: it comes as an event, or is kept until it is asked for (how things are); if the
+//! keeper has ended or is not understood, the event is that.
 //! Not here: sending and receiving (`super`); what follows from an event (`crate::front`).
 
 use super::error::KeeperError;

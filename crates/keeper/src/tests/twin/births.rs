@@ -10,7 +10,6 @@ use super::space::Space;
 use super::world::{State, Step, Telling, Thread};
 use overspill_agent::gate::letter;
 use overspill_guest::Vpn;
-use overspill_wire::Descriptor;
 use std::collections::BTreeSet;
 
 /// What a letter is about.
@@ -28,7 +27,7 @@ pub(super) enum About {
 
 impl About {
     /// True of those that are answered when there is an agent, or wait for such.
-    fn may_be_written_again(self) -> bool {
+    pub(super) fn may_be_written_again(self) -> bool {
         matches!(self, Self::Fork | Self::Memory(letter::CHANGE | letter::REMOVED, _))
     }
 
@@ -74,37 +73,6 @@ impl State {
         }
         let about = About::Forked(child);
         self.threads[number].steps.extend([Step::Write(about), Step::AwaitAnswer(about)]);
-    }
-
-    /// False while a thread stands in its gate, but where it waits for a letter that can be written
-    /// again.
-    pub(super) fn may_attach(&self, space: usize) -> bool {
-        let mut threads = self.threads.iter().filter(|thread| thread.space == space);
-        threads.all(|thread| match thread.steps.front() {
-            Some(Step::AwaitAnswer(about)) => about.may_be_written_again(),
-            Some(Step::Touch { .. } | Step::AwaitTouch) | None => true,
-            Some(_) => self.habits.telling == Telling::Kernel,
-        })
-    }
-
-    /// Gives a process a gate of its own: who waits for an answer writes again.
-    pub(super) fn join_gate(&mut self, space: usize) -> Option<[Descriptor; 2]> {
-        if self.habits.telling == Telling::Kernel {
-            return None;
-        }
-        for thread in self.threads.iter_mut().filter(|thread| thread.space == space) {
-            match thread.steps.front() {
-                Some(Step::AwaitAnswer(about)) => {
-                    let again = Step::Write(*about);
-                    thread.steps.push_front(again);
-                }
-                Some(Step::AwaitTouch) => _ = thread.steps.pop_front(),
-                _ => {}
-            }
-        }
-        let page = self.gates.add();
-        self.spaces[space].page = page;
-        Some(self.gates.files(page))
     }
 
     /// What keeps touches away is the child's, too, if that is not the kernel's for who has asked.

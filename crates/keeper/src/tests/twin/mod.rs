@@ -5,6 +5,7 @@
 //! wherever the kernel could.
 //! Not here: what address spaces and their threads do (`world`).
 
+mod attaches;
 mod births;
 mod calls;
 mod front;
@@ -28,9 +29,10 @@ use overspill_guest::map::Look;
 use overspill_guest::pagemap::Entry;
 use overspill_guest::userfault::{Filled, Message, Refusal, Userfault};
 use overspill_wire::Descriptor;
-use rangemap::{RangeMap, RangeSet};
+use rangemap::RangeSet;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use signals::{done, parts};
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
@@ -483,18 +485,4 @@ impl Mover for Twin {
         runs.iter().for_each(|run| marks.retain(|at| !run.place.contains(at)));
         Ok(())
     }
-}
-
-/// What became of a run of which all goes or nothing.
-fn done(run: &Leaving, result: Result<(), Errno>) -> Moved {
-    let pages = if result.is_ok() { Vpn::pages(&run.place) } else { 0 };
-    Moved { pages, stopped: result.err() }
-}
-
-/// The parts of a mapping, with whether they are shut.
-fn parts(state: &State, space: usize, place: &Range<Vpn>) -> Vec<(Range<Vpn>, bool)> {
-    let shuts = state.barrier() == Some(Barrier::NoAccess);
-    let is_shut = |at: Vpn| shuts && state.spaces[space].marks.contains(&at);
-    let parts: RangeMap<Vpn, bool> = Vpn::each(place).map(|at| (at.run(1), is_shut(at))).collect();
-    parts.into_iter().collect()
 }

@@ -8,10 +8,13 @@
 
 use super::births::About;
 use super::world::{Content, State, Step};
+use crate::guest::agent::{Leaving, Moved};
 use overspill_agent::Barrier;
 use overspill_agent::gate::{access, letter};
 use overspill_base::PAGE_SIZE;
 use overspill_guest::Vpn;
+use rangemap::RangeMap;
+use rustix::io::Errno;
 use std::ops::Range;
 
 /// What the kernel does in a call.
@@ -137,4 +140,18 @@ impl State {
         let expected = (alike * PAGE_SIZE) as i64 | i64::from(is_shut);
         assert_eq!(answer, expected, "what is alike from {:?} on", all.start);
     }
+}
+
+/// What became of a run of which all goes or nothing.
+pub(super) fn done(run: &Leaving, result: Result<(), Errno>) -> Moved {
+    let pages = if result.is_ok() { Vpn::pages(&run.place) } else { 0 };
+    Moved { pages, stopped: result.err() }
+}
+
+/// The parts of a mapping, with whether they are shut.
+pub(super) fn parts(state: &State, space: usize, place: &Range<Vpn>) -> Vec<(Range<Vpn>, bool)> {
+    let shuts = state.barrier() == Some(Barrier::NoAccess);
+    let is_shut = |at: Vpn| shuts && state.spaces[space].marks.contains(&at);
+    let parts: RangeMap<Vpn, bool> = Vpn::each(place).map(|at| (at.run(1), is_shut(at))).collect();
+    parts.into_iter().collect()
 }

@@ -90,7 +90,7 @@ pub(super) struct Thread {
     pub(super) steps: VecDeque<Step>,
     /// Where it waits for a page.
     waits: Option<Vpn>,
-    was_read: bool,
+    pub(super) was_read: bool,
     runs: bool,
     /// Its letter, and one more that says that its child has ended.
     pub(super) sent: Option<Sent>,
@@ -308,21 +308,6 @@ impl State {
             Telling::Signals(barrier) => Some(barrier),
             Telling::Kernel | Telling::Letters => None,
         }
-    }
-
-    /// Lets a process go, which has all that it had: whoever waits goes on.
-    pub(super) fn detach(&mut self, space: usize) {
-        let this = &mut self.spaces[space];
-        let lost = this.marks.iter().find(|at| this.truth.contains_key(at));
-        assert!(lost.is_none(), "{lost:?} is out of who is let go");
-        let mappings: Vec<_> = this.mappings.iter().map(|(place, _)| place.clone()).collect();
-        mappings.into_iter().for_each(|place| this.mappings.insert(place, false));
-        this.events.clear();
-        this.marks.clear();
-        (this.is_free, this.is_held) = (true, false);
-        let threads = self.threads.iter_mut().filter(|thread| thread.space == space);
-        threads.for_each(|thread| thread.was_read = true);
-        self.wake(space, &(Vpn(0)..Vpn(u64::MAX)));
     }
 
     /// True if a thread of a process is about to make such a step.
