@@ -22,7 +22,7 @@ use overspill_keeper::process::{self, new_stats};
 use overspill_keeper::{
     AreaState, ArrivalReader, Birth, GuestParts, OpenPlace, Opening, Report, Request,
 };
-use overspill_wire::{Descriptor, Link, LinkError};
+use overspill_wire::{Descriptor, Link, LinkError, Outbox};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper,
@@ -38,7 +38,7 @@ pub(crate) use exchange::{Bring, Event, Purpose};
 
 /// How long it may take to open all places: a disk may have to be searched for what it holds.
 const BEGIN_WAIT: Duration = Duration::from_secs(120);
-/// How long another answer may take that is waited for, and a message to be read.
+/// How long another answer may take that is waited for.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 impl AsFd for KeeperProcess {
@@ -83,6 +83,7 @@ pub struct KeeperProcess {
     /// A place that is to be added.
     opening: Option<JoinHandle<Result<OpenPlace, DeviceError>>>,
     exchange: Exchange,
+    outbox: Outbox,
     say: Box<dyn Fn(&str)>,
 }
 
@@ -117,6 +118,7 @@ impl KeeperProcess {
             servers: Vec::new(),
             opening: None,
             exchange: Exchange::default(),
+            outbox: Outbox::default(),
             say,
         };
         let memory = (options.memory, options.memory_max);
@@ -194,7 +196,7 @@ impl KeeperProcess {
     }
 
     /// Gives it the userfaultfd of a child, if that could be had.
-    pub(crate) fn fetched(&self, birth: Birth, userfaultfd: Option<OwnedFd>) {
+    pub(crate) fn fetched(&mut self, birth: Birth, userfaultfd: Option<OwnedFd>) {
         let Birth { parent: number, fork, .. } = birth;
         // If it has ended, that is noticed soon.
         let userfaultfd = userfaultfd.map(Descriptor::from);
@@ -215,7 +217,7 @@ impl KeeperProcess {
     }
 
     /// Gives it another limit.
-    pub(crate) fn set_memory(&self, memory: Bytes) {
+    pub(crate) fn set_memory(&mut self, memory: Bytes) {
         // If it has ended, that is noticed soon.
         let _ = self.tell(&Request::SetMemory(memory));
     }
@@ -257,8 +259,8 @@ impl KeeperProcess {
         }
     }
 
-    fn tell(&self, request: &Request) -> Result<(), LinkError> {
-        self.link.send(request, ANSWER_WAIT)
+    fn tell(&mut self, request: &Request) -> Result<(), LinkError> {
+        self.outbox.send(&self.link, request)
     }
 
     /// Waits until all is answered.
@@ -266,9 +268,10 @@ impl KeeperProcess {
     /// # Errors
     /// [`LinkError`].
     pub(crate) fn wait(&mut self, at_most: Duration) -> Result<(), LinkError> {
-        let deadline = Some(Instant::now() + at_most);
+        let deadline = Instant::now() + at_most;
+        self.outbox.flush_until(&self.link, deadline)?;
         while self.exchange.is_open() {
-            let report = self.link.receive(Some(self.process.as_fd()), deadline)?;
+            let report = self.link.receive(Some(self.process.as_fd()), Some(deadline))?;
             self.hear(report);
         }
         Ok(())
@@ -284,6 +287,8 @@ impl KeeperProcess {
     /// Takes what has come, in its order.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
         self.take_opened();
+        // If it has ended, that is noticed below.
+        let _ = self.outbox.flush(&self.link);
         loop {
             match self.link.receive_now() {
                 Ok(report) => self.hear(report),
@@ -320,12 +325,12 @@ impl KeeperProcess {
     }
 
     /// Says that all threads of a guest are told to stop.
-    pub(crate) fn frozen(&self, guest: u64) {
+    pub(crate) fn frozen(&mut self, guest: u64) {
         let _ = self.tell(&Request::Frozen { number: guest });
     }
 
     /// Says whether all threads of a guest stand still.
-    pub(crate) fn stands(&self, guest: u64, still: bool) {
+    pub(crate) fn stands(&mut self, guest: u64, still: bool) {
         let _ = self.tell(&Request::Stands { number: guest, still });
     }
 

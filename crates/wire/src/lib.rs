@@ -13,7 +13,9 @@
 pub mod descriptor;
 mod link;
 mod message;
+mod outbox;
 
 pub use descriptor::Descriptor;
 pub use link::{Link, LinkError};
 pub use message::{DESCRIPTORS_MAX, Encoded, MESSAGE_BYTES_MAX, MessageError, decode, encode};
+pub use outbox::Outbox;

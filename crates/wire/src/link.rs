@@ -75,13 +75,23 @@ impl Link {
     /// [`LinkError`].
     pub fn send(&self, message: &impl Serialize, at_most: Duration) -> Result<(), LinkError> {
         let (encoded, deadline) = (encode(message)?, Instant::now() + at_most);
-        loop {
-            match self.send_now(&encoded) {
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, None, Some(deadline))?,
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(LinkError::Ended),
-                sent => return sent.map_err(LinkError::Socket),
-            }
+        while !self.send_if_room(&encoded)? {
+            self.wait_for_room(deadline)?;
         }
+        Ok(())
+    }
+
+    /// Sends a message; false if the other end takes nothing now.
+    pub(crate) fn send_if_room(&self, encoded: &Encoded) -> Result<bool, LinkError> {
+        match self.send_now(encoded) {
+            Err(Errno::AGAIN) => Ok(false),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(LinkError::Ended),
+            sent => sent.map(|()| true).map_err(LinkError::Socket),
+        }
+    }
+
+    pub(crate) fn wait_for_room(&self, deadline: Instant) -> Result<(), LinkError> {
+        self.wait(PollFlags::OUT, None, Some(deadline))
     }
 
     /// Sends a message of someone who has no time to wait: it is lost if the other end takes
