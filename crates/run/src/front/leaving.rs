@@ -220,8 +220,10 @@ impl Front {
         if guest.has_left(pid) {
             return;
         }
+        let number = guest.number;
         match self.detaching {
-            Detaching::No if self.departing.contains(&guest.number) => {
+            Detaching::No if self.departing.contains(&number) => {
+                self.departing.retain(|departing| *departing != number);
                 let line = format!("process {pid} is ended: it filters its system calls: {why}");
                 self.keeper.say(&line);
                 kill(pid);
