@@ -70,8 +70,11 @@ impl Shared {
         let mut owned = guest.hold();
         guest.catch_up(&mut owned);
         let waiting = guest.take_waiting(&mut owned);
+        let has_turns = !owned.turns.is_empty();
         drop(owned);
-        self.begin_turns(guest);
+        if has_turns {
+            self.begin_turns(guest);
+        }
         self.serve_waiting(worker, guest, waiting);
         self.call_care();
     }

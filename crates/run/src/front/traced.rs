@@ -24,9 +24,9 @@ impl Front {
     /// Brings back those that are traced, turn by turn.
     pub(super) fn tend_traced(&mut self) {
         if self.traced_looked.elapsed() >= INTERVAL {
-            let known: Vec<bool> =
-                self.guests.pids().into_iter().map(|pid| self.note_tracer(pid)).collect();
-            if known.into_iter().all(|known| known) {
+            let pids = self.guests.pids();
+            let unknown = pids.into_iter().filter(|pid| !self.note_tracer(*pid)).count();
+            if unknown == 0 {
                 self.traced_looked = Instant::now();
             }
         }

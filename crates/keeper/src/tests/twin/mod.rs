@@ -304,7 +304,7 @@ impl FaultSource for Twin {
 
 impl Task for Twin {
     fn kill(&self) {
-        self.world.lock().end(self.space);
+        self.end();
     }
 
     fn has_ended(&self) -> bool {
@@ -361,7 +361,7 @@ impl Process for Twin {
     }
 
     fn kill(&self) {
-        self.world.lock().end(self.space);
+        self.end();
     }
 
     fn has_ended(&self) -> bool {

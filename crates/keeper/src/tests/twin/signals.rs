@@ -56,8 +56,7 @@ pub(super) fn unmap(place: Range<Vpn>) -> Vec<Step> {
 /// Where nobody knows what is shut but the keeper, it is asked.
 pub(super) fn relocate(from: Range<Vpn>, barrier: Barrier) -> Vec<Step> {
     let [start, bytes] = words(&from);
-    let about = About::Memory(letter::LOOK, [start, bytes, 0, 0]);
-    let look = [Step::Write(about), Step::AwaitAnswer(about)];
+    let look = letter(letter::LOOK, [start, bytes, 0]);
     let looks = look.into_iter().filter(|_| barrier == Barrier::NoAccess);
     changing(looks.chain([Step::Call(Call::Relocate(from))]), true)
 }
