@@ -19,7 +19,8 @@ use crate::words::{Barrier, PAGE_BYTES};
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::compiler_fence;
 
 fn word(at: usize) -> &'static AtomicU32 {
     // SAFETY: the callers name aligned words of pages that are mapped as long as the gate is, and
@@ -71,17 +72,18 @@ pub fn ask(kind: u32, arguments: [u64; 4], mut wait: impl FnMut()) -> isize {
     let before = asks.swap(kind.into(), Relaxed);
     state.store(letter_state::SENT, Release);
     ring(page);
-    while state.load(Acquire) != letter_state::ANSWERED {
+    while state.load(Acquire) != letter_state::ANSWERED && own_page() == page {
         if !kernel::wait_for_word(state, letter_state::SENT) {
             wait();
         }
-        // Other memory has taken the place of this, which nobody reads.
-        if own_page() != page {
-            asks.store(before, Relaxed);
-            return ask(kind, arguments, wait);
-        }
     }
     asks.store(before, Relaxed);
+    // From here on the letters stay: this thread is in its gate, and waits for nothing.
+    compiler_fence(SeqCst);
+    // Others have taken the place of these, and nobody reads these, nor was this answer seen.
+    if own_page() != page {
+        return ask(kind, arguments, wait);
+    }
     // SAFETY: the keeper does not write it any more.
     let answer = unsafe { (&raw const (*(letter as *const Letter)).answer).read_volatile() };
     state.store(letter_state::FREE, Release);

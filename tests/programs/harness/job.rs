@@ -430,8 +430,12 @@ fn describe_tree(pid: i32) -> String {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
         for thread in threads.flatten() {
             let read = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
-            let (name, place) = (read("comm"), read("wchan"));
-            text += &format!("{pid} {} waits in {place}\n", name.trim());
+            let (name, place, status) = (read("comm"), read("wchan"), read("status"));
+            let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+            let [state, tracer] =
+                ["State:\t", "TracerPid:\t"].map(|name| field(name).unwrap_or("?"));
+            let name = name.trim();
+            text += &format!("{pid} {name}: {state}, traced by {tracer}, in {place}\n");
         }
     }
     text

@@ -2,7 +2,8 @@
 //!
 //! Owns: reading what a gate has written, and answering it; the bell that all gates ring.
 //! Invariants: the memory is the guest's as well: of a letter each word is read once, and nothing
-//! of it is believed but what the guest says of itself. A letter is answered once.
+//! of it is believed but what the guest says of itself. A letter is answered once, and not any more
+//! when other letters have taken the place of these.
 //! Not here: what letters ask for (`serve`), how a gate writes (`agent/gate`).
 
 use crate::call::Call;
@@ -40,11 +41,25 @@ struct Post {
     used: Mutex<[bool; LETTER_PAGES]>,
 }
 
+/// A letter: of which letters that the guest has had, and which of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LetterId {
+    of: u32,
+    number: usize,
+}
+
+#[cfg(test)]
+impl LetterId {
+    pub(crate) const OF_NOBODY: Self = Self { of: u32::MAX, number: 0 };
+}
+
 /// One guest's letters.
 #[derive(Debug)]
 pub(crate) struct Letters {
     post: Arc<Post>,
     page: usize,
+    /// How many letters the guest has had before these.
+    of: u32,
     /// Letters that had been counted when they were looked at last.
     counted: u32,
     /// Those that were read, and are not answered.
@@ -55,15 +70,15 @@ pub(crate) struct Letters {
 /// Who waits for a child to have its pages: the letters of parent and child.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited {
-    pub(crate) parent: Option<usize>,
-    pub(crate) child: Option<usize>,
+    pub(crate) parent: Option<LetterId>,
+    pub(crate) child: Option<LetterId>,
     /// The page of the child's letters, or an error.
     pub(crate) came: Option<i64>,
 }
 
 /// A letter that was read.
 pub(crate) struct Read {
-    pub(crate) number: usize,
+    pub(crate) id: LetterId,
     pub(crate) kind: u32,
     pub(crate) arguments: [u64; 4],
 }
@@ -87,7 +102,7 @@ impl Letters {
 
     fn of(post: Arc<Post>, page: usize) -> Self {
         let (is_open, births) = ([false; LETTERS], HashMap::new());
-        Self { post, page, counted: 0, is_open, births }
+        Self { post, page, of: 0, counted: 0, is_open, births }
     }
 
     /// A page for a child; `None` if all are in use.
@@ -99,6 +114,11 @@ impl Letters {
         words.iter().for_each(|word| word.store(0, Relaxed));
         drop(used);
         Some(Self::of(self.post.clone(), page))
+    }
+
+    /// Takes the place of letters that the guest had before.
+    pub(crate) fn follow(&mut self, before: &Self) {
+        self.of = before.of.wrapping_add(1);
     }
 
     fn state(&self, number: usize) -> &AtomicU32 {
@@ -131,17 +151,25 @@ impl Letters {
                 let kind_at = self.page * PAGE_WORDS + (number + 1) * LETTER_WORDS + 1;
                 let argument = |n| offset_of!(Letter, arguments) + n * size_of::<u64>();
                 let arguments = [0, 1, 2, 3].map(|n| self.long(number, argument(n)).load(Relaxed));
-                read.push(Read { number, kind: self.post.words[kind_at].load(Relaxed), arguments });
+                let (id, kind) = (LetterId { of: self.of, number }, &self.post.words[kind_at]);
+                read.push(Read { id, kind: kind.load(Relaxed), arguments });
             }
         }
         read
     }
 
-    /// Answers a letter, unless that was of other letters, before these.
-    pub(crate) fn answer(&mut self, number: usize, answer: i64) {
-        if !std::mem::replace(&mut self.is_open[number], false) {
+    /// True of a letter of these that was read, and is not answered.
+    pub(crate) fn is_open(&self, letter: LetterId) -> bool {
+        letter.of == self.of && self.is_open[letter.number]
+    }
+
+    /// Answers a letter that is open.
+    pub(crate) fn answer(&mut self, letter: LetterId, answer: i64) {
+        if !self.is_open(letter) {
             return;
         }
+        let number = letter.number;
+        self.is_open[number] = false;
         self.long(number, offset_of!(Letter, answer)).store(answer as u64, Relaxed);
         let state = self.state(number);
         // Release: with who waits for it.
@@ -151,10 +179,11 @@ impl Letters {
     }
 
     /// True if a letter of this kind was answered, and who wrote it has not seen that.
-    pub(crate) fn is_unseen(&self, number: usize, kind: u32) -> bool {
-        let kind_at = self.page * PAGE_WORDS + (number + 1) * LETTER_WORDS + 1;
+    pub(crate) fn is_unseen(&self, letter: LetterId, kind: u32) -> bool {
+        let kind_at = self.page * PAGE_WORDS + (letter.number + 1) * LETTER_WORDS + 1;
         // Acquire: with who has taken it since.
-        self.state(number).load(Acquire) == letter_state::ANSWERED
+        letter.of == self.of
+            && self.state(letter.number).load(Acquire) == letter_state::ANSWERED
             && self.post.words[kind_at].load(Relaxed) == kind
     }
 

@@ -4,7 +4,7 @@
 
 use super::handles::Process;
 use super::kept::Kept;
-use super::letters::Letters;
+use super::letters::{LetterId, Letters};
 use super::source::FaultSource;
 use super::state::{Fork, Forked, Owned};
 use super::touched::Closed;
@@ -74,7 +74,7 @@ impl Owned {
     fn add_fork(
         &mut self,
         fork: Fork,
-        (source, letter): (Option<SourceParts>, Option<usize>),
+        (source, letter): (Option<SourceParts>, Option<LetterId>),
         closed: Closed,
     ) {
         let (map, later, kept) = (self.map.clone(), Vec::new(), self.kept.clone());
@@ -90,7 +90,7 @@ impl Owned {
 
     /// Notes that the guest is about to fork, as a letter says, as its map is now, and what keeps
     /// touches away. Returns the fork's number; `None` if there are too many already.
-    pub(crate) fn begin_fork(&mut self, letter: usize, closed: Closed) -> Option<u64> {
+    pub(crate) fn begin_fork(&mut self, letter: LetterId, closed: Closed) -> Option<u64> {
         if self.forked.len() >= FORKS_MAX {
             return None;
         }

@@ -16,7 +16,7 @@
 
 use super::agent::{AgentError, Leaving, Moved, PAGES_MAX, Protection};
 use super::handles::Process;
-use super::letters::Letters;
+use super::letters::{LetterId, Letters};
 use super::source::{AgentCell, FaultSource, Followed, GateRequest, LettersCell, Told};
 use super::still::Still;
 use super::task::Task;
@@ -48,9 +48,9 @@ const ATTACH_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 enum Unread {
     Fault(Fault),
-    Event(Event, usize),
+    Event(Event, LetterId),
     /// A memory call is over.
-    Changed(usize),
+    Changed(LetterId),
 }
 
 /// What is known of a guest's memory, and of who waits.
@@ -59,7 +59,7 @@ struct State {
     told: VecDeque<Unread>,
     waiting: Vec<Waiting>,
     /// The first letter of the memory call that is under way.
-    changing: Option<usize>,
+    changing: Option<LetterId>,
     memory: Touched,
 }
 
@@ -108,7 +108,7 @@ impl SignalFaults {
     ///
     /// # Errors
     /// Of the agent.
-    fn has_changed(&self, letter: usize, event: Event) -> Result<(), AgentError> {
+    fn has_changed(&self, letter: LetterId, event: Event) -> Result<(), AgentError> {
         if let Event::Removed(place) = &event
             && !self.clear(place)?
         {
@@ -134,7 +134,7 @@ impl SignalFaults {
     }
 
     /// A memory call is over. The guest is held.
-    fn end_change(&self, letter: usize, protects: bool) {
+    fn end_change(&self, letter: LetterId, protects: bool) {
         let mut state = self.state.lock();
         if protects {
             state.memory.forget_protections();
@@ -182,7 +182,7 @@ impl SignalFaults {
         state.memory.is_shut(waiting.at) || state.memory.allows(waiting.at, waiting.access)
     }
 
-    fn answer(&self, answers: impl IntoIterator<Item = (usize, i64)>) {
+    fn answer(&self, answers: impl IntoIterator<Item = (LetterId, i64)>) {
         if let Some(letters) = &mut *self.letters.lock() {
             answers.into_iter().for_each(|(letter, answer)| letters.answer(letter, answer));
         }
@@ -317,7 +317,7 @@ impl FaultSource for SignalFaults {
         state.waiting.iter().any(|waiting| waiting.since.elapsed() > ATTACH_WAIT)
     }
 
-    fn faulted(&self, letter: usize, address: u64, access: u64) -> bool {
+    fn faulted(&self, letter: LetterId, address: u64, access: u64) -> bool {
         let at = Vpn::of(address);
         let mut state = self.state.lock();
         state.waiting.push(Waiting { letter, at, access, since: Instant::now() });
@@ -325,7 +325,7 @@ impl FaultSource for SignalFaults {
         true
     }
 
-    fn follow(&self, letter: usize, request: GateRequest) -> Result<Followed, AgentError> {
+    fn follow(&self, letter: LetterId, request: GateRequest) -> Result<Followed, AgentError> {
         match request {
             GateRequest::Begin => self.state.lock().changing = Some(letter),
             GateRequest::End { protects } => {
@@ -511,12 +511,12 @@ mod tests {
     #[test]
     fn nothing_is_filled_while_mappings_change() {
         let touches = touches();
-        touches.follow(0, GateRequest::Begin).unwrap();
+        touches.follow(LetterId::OF_NOBODY, GateRequest::Begin).unwrap();
         assert_eq!(touches.look(&Vpn(10).run(1)), Ok(Look::Changing));
         assert_eq!(touches.copy(Vpn(12), &[0; PAGE_SIZE]).stopped, Some(Refusal::Changing));
-        touches.has_changed(0, Event::Unmapped(Vpn(11).run(2))).unwrap();
-        assert!(touches.faulted(1, Vpn(14).address(), 0));
-        touches.end_change(0, true);
+        touches.has_changed(LetterId::OF_NOBODY, Event::Unmapped(Vpn(11).run(2))).unwrap();
+        assert!(touches.faulted(LetterId::OF_NOBODY, Vpn(14).address(), 0));
+        touches.end_change(LetterId::OF_NOBODY, true);
         assert!(read(&touches).unwrap().contains("Unmapped"));
         assert!(read(&touches).unwrap().contains("Fault"));
         // That the call is over is not read yet.

@@ -8,7 +8,7 @@
 
 use super::agent::{AgentError, Mover, Protection};
 use super::handles::Process;
-use super::letters::Letters;
+use super::letters::{LetterId, Letters};
 use super::still::Still;
 use super::touched::{Closed, Protected};
 use crate::parts::SourceParts;
@@ -152,7 +152,7 @@ pub(crate) trait FaultSource: Userfault + AsFd {
     }
 
     /// A thread waits for a page, says its gate; false if nobody understands that.
-    fn faulted(&self, _letter: usize, _address: u64, _access: u64) -> bool {
+    fn faulted(&self, _letter: LetterId, _address: u64, _access: u64) -> bool {
         false
     }
 
@@ -160,7 +160,7 @@ pub(crate) trait FaultSource: Userfault + AsFd {
     ///
     /// # Errors
     /// Of the agent.
-    fn follow(&self, _letter: usize, _: GateRequest) -> Result<Followed, AgentError> {
+    fn follow(&self, _letter: LetterId, _: GateRequest) -> Result<Followed, AgentError> {
         Ok(Followed::Unknown)
     }
 

@@ -34,6 +34,7 @@ use crate::front::Front;
 use crate::guest::agent::Mover;
 use crate::guest::handles::{Attached, Handles};
 use crate::guest::kept::Kept;
+use crate::guest::letters::LetterId;
 use crate::guest::locked::Locked;
 use crate::guest::signal_faults::SignalFaults;
 use crate::guest::source::{AgentCell, FaultSource, LettersCell};
@@ -74,8 +75,8 @@ pub(crate) enum Fork {
 /// was done in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    Fork(usize),
-    Change(usize),
+    Fork(LetterId),
+    Change(LetterId),
 }
 
 /// A child of which the fork was read, the map that its parent had then, and what was read since.
@@ -85,7 +86,7 @@ pub(crate) struct Forked {
     /// `None` while there is no child yet.
     pub(crate) source: Option<SourceParts>,
     /// That asks for it, if one does.
-    pub(super) letter: Option<usize>,
+    pub(super) letter: Option<LetterId>,
     pub(crate) map: SpaceMap,
     pub(crate) later: Vec<Event>,
     /// What its parent kept from it, if that is not the kernel's message's to tell.

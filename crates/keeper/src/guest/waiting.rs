@@ -3,6 +3,7 @@
 //! Owns: whether a thread's mapping allows what it was about to do.
 //! Not here: how they are answered (`signal_faults`).
 
+use super::letters::LetterId;
 use overspill_agent::gate::access;
 use overspill_guest::Vpn;
 use overspill_guest::mappings::Mapping;
@@ -15,7 +16,7 @@ pub(crate) const MISTAKE: i64 = -(Errno::FAULT.raw_os_error() as i64);
 /// A thread that waits for a page: its letter, and what it was about to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiting {
-    pub(crate) letter: usize,
+    pub(crate) letter: LetterId,
     pub(crate) at: Vpn,
     pub(crate) access: u64,
     pub(crate) since: Instant,
@@ -42,9 +43,9 @@ mod tests {
         let maps = "1000-3000 r--p 0 0:0 0\n3000-4000 rw-p 0 0:0 0\n5000-6000 ---p 0 0:0 0\n";
         let mappings = mappings::parse_list(maps);
         let since = Instant::now();
-        let may = |page, access| {
-            is_allowed(&mappings, &Waiting { letter: 0, at: Vpn(page), access, since })
-        };
+        let letter = LetterId::OF_NOBODY;
+        let may =
+            |page, access| is_allowed(&mappings, &Waiting { letter, at: Vpn(page), access, since });
         assert!(may(1, 0) && may(3, 0) && may(3, access::WRITE));
         assert!(!may(2, access::WRITE) && !may(3, access::EXECUTE) && !may(4, 0) && !may(5, 0));
     }

@@ -9,7 +9,7 @@
 
 use super::shared::Shared;
 use crate::guest::events::pause;
-use crate::guest::letters::{Awaited, Letters, Read};
+use crate::guest::letters::{Awaited, LetterId, Letters, Read};
 use crate::guest::source::{Followed, GateRequest};
 use crate::guest::state::{Fork, Guest, Owned, Turn};
 use crate::guest::touched::protection_of;
@@ -42,9 +42,12 @@ impl Shared {
         [bell, letters]: &[Descriptor; 2],
     ) -> Result<(), Errno> {
         self.bell.hang(bell)?;
-        let letters = Letters::open(letters)?;
+        let mut letters = Letters::open(letters)?;
         let mut owned = guest.hold();
-        let before = guest.letters.lock().replace(letters);
+        let mut current = guest.letters.lock();
+        current.iter().for_each(|before| letters.follow(before));
+        let before = current.replace(letters);
+        drop(current);
         if let Some(before) = before {
             guest.source.forget_letters(&before);
             owned.forget_letters(&before);
@@ -82,14 +85,15 @@ impl Shared {
         }
     }
 
-    fn follow_letter(&self, guest: &Arc<Guest>, read: &Read) {
-        let [first, second, third, _] = read.arguments;
+    /// Does what a letter asks for that was read.
+    pub(crate) fn follow_letter(&self, guest: &Arc<Guest>, read: &Read) {
+        let (id, [first, second, third, _]) = (read.id, read.arguments);
         match read.kind {
-            letter::FORK => self.take_turn(guest, Turn::Fork(read.number)),
-            letter::CHANGE => self.take_turn(guest, Turn::Change(read.number)),
+            letter::FORK => self.take_turn(guest, Turn::Fork(id)),
+            letter::CHANGE => self.take_turn(guest, Turn::Change(id)),
             letter::KEPT => {
                 guest.hold().kept.advised(pages_of(first, second), third);
-                guest.answer_letter(read.number, 0);
+                guest.answer_letter(id, 0);
             }
             letter::OUT => {
                 let place = pages_of(first, second);
@@ -98,24 +102,31 @@ impl Shared {
                 extents.iter().for_each(|extent| {
                     self.engine.page_out(extent.first, extent.pages as usize);
                 });
-                guest.answer_letter(read.number, 0);
+                guest.answer_letter(id, 0);
             }
-            letter::BORN => self.is_born(guest, read.number, first, (second, third)),
-            letter::FORKED => self.has_forked(guest, read.number, first, second as i64),
+            letter::BORN => self.is_born(guest, id, first, (second, third)),
+            letter::FORKED => self.has_forked(guest, id, first, second as i64),
             letter::FAULT => {
-                if !guest.source.faulted(read.number, first, second) {
-                    guest.answer_letter(read.number, NO_SUCH_LETTER);
+                if !guest.source.faulted(id, first, second) {
+                    guest.answer_letter(id, NO_SUCH_LETTER);
                 }
             }
             kind => {
                 let request = request_of(kind, read.arguments);
-                self.follow_request(guest, guest.hold(), (read.number, request));
+                self.follow_request(guest, guest.hold(), (id, request));
             }
         }
     }
 
+    /// Others may have taken the place of the letters, and then it is written again.
     fn take_turn(&self, guest: &Arc<Guest>, turn: Turn) {
-        guest.hold().turns.push_back(turn);
+        let (Turn::Fork(letter) | Turn::Change(letter)) = turn;
+        let mut owned = guest.hold();
+        if !guest.awaits(letter) {
+            return;
+        }
+        owned.turns.push_back(turn);
+        drop(owned);
         self.begin_turns(guest);
     }
 
@@ -136,9 +147,12 @@ impl Shared {
         }
     }
 
-    fn begin_fork<'g>(&self, guest: &'g Guest, mut owned: MutexGuard<'g, Owned>, letter: usize) {
+    fn begin_fork<'g>(&self, guest: &'g Guest, mut owned: MutexGuard<'g, Owned>, letter: LetterId) {
         if guest.source.tells_ahead() {
             owned = guest.settled(owned);
+            if !guest.awaits(letter) {
+                return;
+            }
             self.forget_gone(guest, &mut owned);
         } else {
             // What keeps touches away is the child's as well, and tells.
@@ -185,29 +199,29 @@ impl Shared {
         &self,
         guest: &Guest,
         owned: MutexGuard<'_, Owned>,
-        (number, request): (usize, Option<GateRequest>),
+        (letter, request): (LetterId, Option<GateRequest>),
     ) {
         let followed = match request {
             // Nothing has changed.
             Some(GateRequest::Changed(event)) if event.left().is_empty() => Ok(Followed::Answer(0)),
-            Some(request) => guest.source.follow(number, request),
+            Some(request) => guest.source.follow(letter, request),
             None => Ok(Followed::Unknown),
         };
         drop(owned);
         match followed {
-            Ok(Followed::Answer(answer)) => guest.answer_letter(number, answer),
+            Ok(Followed::Answer(answer)) => guest.answer_letter(letter, answer),
             Ok(Followed::Later) => {}
-            Ok(Followed::Unknown) => guest.answer_letter(number, NO_SUCH_LETTER),
+            Ok(Followed::Unknown) => guest.answer_letter(letter, NO_SUCH_LETTER),
             Err(why) => self.space.end_of_agent(guest, &why),
         }
     }
 
     /// A child is there.
-    fn is_born(&self, guest: &Arc<Guest>, number: usize, fork: u64, (child, fd): (u64, u64)) {
+    fn is_born(&self, guest: &Arc<Guest>, letter: LetterId, fork: u64, (child, fd): (u64, u64)) {
         if !guest.knows_fork(fork) {
-            return guest.answer_letter(number, NOT_NOW);
+            return guest.answer_letter(letter, NOT_NOW);
         }
-        guest.with_birth(fork, |awaited| awaited.child = Some(number));
+        guest.with_birth(fork, |awaited| awaited.child = Some(letter));
         let is_needed = guest.source.needs_descriptors();
         let userfaultfd = i32::try_from(fd as i64).ok().filter(|fd| *fd >= 0 || !is_needed);
         match userfaultfd.zip(i32::try_from(child).ok()) {
@@ -219,20 +233,20 @@ impl Shared {
     }
 
     /// The parent says what became of the call.
-    fn has_forked(&self, guest: &Arc<Guest>, number: usize, fork: u64, made: i64) {
+    fn has_forked(&self, guest: &Arc<Guest>, letter: LetterId, fork: u64, made: i64) {
         if !guest.knows_fork(fork) {
-            return guest.answer_letter(number, NOT_NOW);
+            return guest.answer_letter(letter, NOT_NOW);
         }
         let again = guest.with_birth(fork, |awaited| match awaited.parent {
             None => {
-                awaited.parent = Some(number);
+                awaited.parent = Some(letter);
                 None
             }
             // Another letter says that the child has ended.
-            Some(_) => Some(number),
+            Some(_) => Some(letter),
         });
-        if let Some(number) = again.flatten() {
-            guest.answer_letter(number, 0);
+        if let Some(letter) = again.flatten() {
+            guest.answer_letter(letter, 0);
         }
         if made <= 0 {
             self.is_not_coming(guest, fork);
@@ -315,10 +329,15 @@ impl Guest {
         owned
     }
 
-    fn answer_letter(&self, number: usize, answer: i64) {
+    fn answer_letter(&self, letter: LetterId, answer: i64) {
         if let Some(letters) = &mut *self.letters.lock() {
-            letters.answer(number, answer);
+            letters.answer(letter, answer);
         }
+    }
+
+    /// True if somebody waits for the answer to a letter.
+    fn awaits(&self, letter: LetterId) -> bool {
+        self.letters.lock().as_ref().is_some_and(|letters| letters.is_open(letter))
     }
 
     /// True if it was asked for, and not all is told that came of it.

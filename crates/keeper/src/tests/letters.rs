@@ -1,9 +1,12 @@
 //! Letters, one by one.
 
 use super::episode::{Episode, FIRST, STEPS, USUAL};
+use super::pausing::set_others;
 use super::twin::{Habits, Telling};
 use overspill_agent::Barrier;
 use overspill_agent::gate::letter;
+use std::cell::Cell;
+use std::rc::Rc;
 
 #[test]
 fn who_is_about_to_filter_its_calls_is_told_of_once() {
@@ -56,6 +59,64 @@ fn who_gets_other_letters_waits_for_nothing_of_before() {
         episode.read_letters();
         episode.steps_until(|this| this.world.take_answer(again).is_some());
     }
+}
+
+/// A fork of which nobody knows would hold all that waits for its end.
+#[test]
+fn a_letter_of_before_that_is_followed_late_begins_nothing() {
+    for telling in [Telling::Letters, Telling::Signals(Barrier::Guard)] {
+        for kind in [letter::CHANGE, letter::FORK] {
+            let episode = Episode::new(Habits { telling, ..USUAL }, 0);
+            episode.world.calm();
+            let guest = episode.shared.guest(FIRST).unwrap();
+            _ = episode.world.send(kind, [0; 4]);
+            let read = guest.letters.lock().as_mut().unwrap().take();
+            episode.attach(FIRST, &episode.world.twin(0));
+            let again = episode.world.send(kind, [0; 4]);
+            let late = guest.letters.lock().as_mut().unwrap().take();
+            read.iter().for_each(|letter| episode.shared.follow_letter(&guest, letter));
+            assert_eq!(episode.world.take_answer(again), None, "{kind}");
+            late.iter().for_each(|letter| episode.shared.follow_letter(&guest, letter));
+            assert!(episode.world.take_answer(again).is_some(), "{kind}");
+            assert_eq!(guest.hold().is_forking(), kind == letter::FORK);
+            guest.hold().end_fork(1);
+            assert!(!guest.hold().is_forking(), "there was one");
+        }
+    }
+}
+
+/// The same while it waits for a moment at which nothing is outstanding.
+#[test]
+fn a_fork_does_not_begin_for_letters_of_before() {
+    let came = (0..1000).filter(|seed| comes_while_a_fork_waits(*seed)).take(5);
+    assert_eq!(came.count(), 5);
+}
+
+/// True if it came to that.
+fn comes_while_a_fork_waits(seed: u64) -> bool {
+    let habits = Habits { telling: Telling::Letters, interruptions_max: 6, ..USUAL };
+    let mut episode = Episode::new(habits, seed);
+    (0..STEPS / 10).for_each(|_| episode.step());
+    let twin = episode.world.twin(0);
+    if !twin.may_attach() {
+        return false;
+    }
+    _ = episode.world.send(letter::FORK, [0; 4]);
+    let (shared, world) = (std::sync::Arc::downgrade(&episode.shared), episode.world.clone());
+    let has_come = Rc::new(Cell::new(false));
+    let comes = has_come.clone();
+    set_others(move || {
+        let shared = shared.upgrade().unwrap();
+        if !comes.replace(true) {
+            shared.take_letters(&shared.guest(FIRST).unwrap(), &twin.letters().unwrap()).unwrap();
+        }
+        world.run_one();
+    });
+    episode.read_letters();
+    if has_come.get() {
+        episode.read_all();
+    }
+    has_come.get()
 }
 
 /// A guest may write anything.
