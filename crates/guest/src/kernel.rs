@@ -304,8 +304,9 @@ impl System for Kernel {
 
     fn accept(&self, listener: BorrowedFd<'_>) -> Result<(OwnedFd, Option<Pid>)> {
         let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?;
-        let peer = Peer::of(&socket)?.process;
-        Ok((socket, peer))
+        let peer = Peer::of(&socket)?;
+        let process = peer.process.filter(|_| peer.goes_on());
+        Ok((socket, process))
     }
 
     fn kill(&self, pid: Pid) -> Result<()> {

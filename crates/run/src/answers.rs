@@ -2,23 +2,22 @@
 //!
 //! Owns: a socket in one of its user's directories ([`Home`]), named by the number of
 //! `overspill run`, and the thread that answers on it.
-//! Invariants: only processes of the same user and of root are answered, one at a time, and each
-//! question has all of its time, not each part of it. Who has gone away asks for nothing any more:
-//! it may have waited for a run that was stopped. A socket that has its name is listened at until
-//! its run ends. Who asks believes only a process of the user in whose directory it was found, with
-//! the number that it was found by, and waits and reads no more than a limit.
-//! Not here: what can be asked, and what is answered.
+//! Invariants: only processes of the same user and of root are answered, one after the other. Many
+//! may talk at a time: who is silent keeps nobody waiting, and each question has all of its time,
+//! not each part of it. Of more than can be heard the one that came first is not. Who has gone away
+//! asks for nothing any more: it may have waited for a run that was stopped. A socket that has its
+//! name is listened at until its run ends.
+//! Not here: what can be asked, and what is answered; who asks (`runs`).
 
 use crate::homes::{Directory, Home};
+use crate::runs::QUESTION_BYTES_MAX;
 use overspill_guest::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 use rustix::process::{geteuid, getpid};
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -26,181 +25,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long who asks may take, to ask and to read.
+/// How long who asks may take to ask, and then to read.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is tried to reach a run that many want to talk to.
-const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// How long nobody is heard who comes while there are no descriptors.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Who is heard at a time.
+const TALKS_MAX: usize = 64;
 /// How often a run that begins finds its directory taken away, at most.
 const TRIES: u32 = 100;
 /// As many may wait to be heard as the system lets.
 const BACKLOG: i32 = -1;
-/// A question with more bytes gets no answer.
-const QUESTION_BYTES_MAX: u64 = 8192;
-/// An answer with more bytes is none.
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
-
-/// A run that goes on, in this mount namespace.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Run {
-    /// The number of its `overspill run`.
-    pub process: i32,
-    /// In whose directory its socket is.
-    pub user: u32,
-    home: Home,
-}
-
-impl Run {
-    /// Returns all runs that this user may ask, by their numbers. The sockets of those that ended
-    /// without taking them away are removed.
-    pub fn all() -> Vec<Self> {
-        let mut runs: Vec<_> =
-            Home::all().into_iter().flat_map(|(home, user)| of(home, user)).collect();
-        runs.sort_unstable();
-        runs.dedup_by_key(|run| (run.process, run.user));
-        runs
-    }
-
-    /// Asks the run. Blocks, while others ask too, until `deadline` at most.
-    ///
-    /// # Errors
-    /// That the run has ended meanwhile, that its socket is somebody else's, or that it does not
-    /// answer, or without end.
-    pub fn ask(self, question: &str, deadline: Instant) -> io::Result<String> {
-        if question.len() as u64 > QUESTION_BYTES_MAX {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let mut talk = Talk { socket: self.reach(deadline)?, deadline };
-        talk.write_all(question.as_bytes())?;
-        talk.socket.shutdown(Shutdown::Write)?;
-        talk.read_at_most(ANSWER_BYTES_MAX)
-    }
-
-    fn reach(self, deadline: Instant) -> io::Result<UnixStream> {
-        let directory = self.home.open(self.user)?;
-        let socket = connect_until(&directory, self.process, deadline)?;
-        match self.is_at(&socket)? {
-            true => Ok(socket),
-            false => Err(io::ErrorKind::PermissionDenied.into()),
-        }
-    }
-
-    /// Whether the other end is this run, and no process that has taken its name.
-    fn is_at(self, socket: &UnixStream) -> io::Result<bool> {
-        let Peer { user, process } = Peer::of(socket)?;
-        Ok(user == self.user
-            && match process {
-                Some(process) => process.as_raw_pid() == self.process,
-                // One of another PID namespace has a number that is not known here.
-                None => user == geteuid().as_raw(),
-            })
-    }
-
-    /// Whether its process is stopped, as by Ctrl-Z: then it answers nobody.
-    pub fn is_stopped(self) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process));
-        status.is_ok_and(|status| status.lines().any(|line| line.starts_with("State:\tT")))
-    }
-
-    /// Whether it goes on.
-    pub fn goes_on(self) -> bool {
-        self.home.open(self.user).is_ok_and(|directory| self.goes_on_in(&directory))
-    }
-
-    /// As [`goes_on`](Self::goes_on); if it has ended, its socket is taken away.
-    fn goes_on_in(self, directory: &Directory) -> bool {
-        match try_to_connect(directory, self.process) {
-            Ok(socket) => self.is_at(&socket).unwrap_or(false),
-            Err(Errno::CONNREFUSED) => {
-                let _ = std::fs::remove_file(directory.socket(self.process));
-                false
-            }
-            // Many talk to it: whoever it is.
-            Err(errno) => errno == Errno::AGAIN && self.user == geteuid().as_raw(),
-        }
-    }
-}
-
-fn of(home: Home, user: u32) -> Vec<Run> {
-    let Ok(directory) = home.open(user) else { return Vec::new() };
-    let runs = directory.processes().into_iter().map(|process| Run { process, user, home });
-    runs.filter(|run| run.goes_on_in(&directory)).collect()
-}
-
-fn try_to_connect(directory: &Directory, process: i32) -> Result<UnixStream, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(directory.socket(process))?)?;
-    Ok(socket.into())
-}
-
-/// A stranger may have filled the line at a socket of its own.
-fn connect_until(directory: &Directory, process: i32, deadline: Instant) -> io::Result<UnixStream> {
-    loop {
-        match try_to_connect(directory, process) {
-            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
-            connected => return connected.map_err(io::Error::from),
-        }
-    }
-}
-
-/// A connection that has an end, whatever the other side does.
-struct Talk {
-    socket: UnixStream,
-    deadline: Instant,
-}
-
-impl Talk {
-    fn wait(&self, ready: PollFlags) -> io::Result<()> {
-        let left = self.deadline.checked_duration_since(Instant::now());
-        let left = left.ok_or(io::ErrorKind::TimedOut)?;
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&self.socket, ready)], Some(&left)) {
-            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// All that the other side says.
-    fn read_at_most(&mut self, bytes_max: u64) -> io::Result<String> {
-        let mut said = Vec::new();
-        let mut part = [0; 4096];
-        loop {
-            match self.socket.read(&mut part) {
-                Ok(0) => return String::from_utf8(said).map_err(io::Error::other),
-                Ok(bytes) => said.extend_from_slice(&part[..bytes]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(PollFlags::IN)?;
-                }
-                Err(error) => return Err(error),
-            }
-            if said.len() as u64 > bytes_max {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-        }
-    }
-
-    /// Whether the other side has closed its end, not only said all that it has to say.
-    fn is_over(&self) -> bool {
-        let mut end = [PollFd::new(&self.socket, PollFlags::empty())];
-        let polled = poll(&mut end, Some(&Timespec::default()));
-        polled.is_ok() && end[0].revents().contains(PollFlags::HUP)
-    }
-
-    fn write_all(&mut self, words: &[u8]) -> io::Result<()> {
-        let mut written = 0;
-        while written < words.len() {
-            match self.socket.write(&words[written..]) {
-                Ok(bytes) => written += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(PollFlags::OUT)?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Answers until it is dropped.
 #[derive(Debug)]
@@ -218,16 +52,11 @@ impl Answers {
     /// Those of making the socket and the thread.
     pub fn start(answer: impl Fn(&str, Peer) -> String + Send + 'static) -> io::Result<Self> {
         let (directory, listener) = listen()?;
+        listener.set_nonblocking(true)?;
         let listener = Arc::new(listener);
-        let heard = listener.clone();
-        let body = move || {
-            while let Ok((socket, _)) = heard.accept() {
-                // Who went away meanwhile needs no answer.
-                let _ = reply(socket, &answer);
-            }
-        };
+        let talks = Talks { listener: listener.clone(), open: VecDeque::new() };
         let builder = std::thread::Builder::new().name("ovs-answers".into());
-        let thread = Some(builder.spawn(body)?);
+        let thread = Some(builder.spawn(move || talks.serve(&answer))?);
         Ok(Self { listener, directory, thread })
     }
 }
@@ -283,26 +112,148 @@ impl Drop for Answers {
     }
 }
 
-fn reply(socket: UnixStream, answer: impl Fn(&str, Peer) -> String) -> io::Result<()> {
-    let asker = Peer::of(&socket)?;
-    if asker.user != 0 && asker.user != geteuid().as_raw() {
-        return Ok(());
+/// All that is said at a time.
+struct Talks {
+    listener: Arc<UnixListener>,
+    /// Those that came first are first.
+    open: VecDeque<Talk>,
+}
+
+impl Talks {
+    fn serve(mut self, answer: &dyn Fn(&str, Peer) -> String) {
+        while self.wait() == Ok(true) && self.accept_all().is_ok() {
+            let begun = Instant::now();
+            self.open.retain_mut(|talk| talk.go_on(answer).is_some());
+            // An answer may take long, in which nobody is heard.
+            let taken = begun.elapsed();
+            self.open.iter_mut().for_each(|talk| talk.until += taken);
+        }
     }
-    socket.set_nonblocking(true)?;
-    let mut talk = Talk { socket, deadline: Instant::now() + PATIENCE };
-    let question = talk.read_at_most(QUESTION_BYTES_MAX)?;
-    // That somebody is there is all that they wanted to know.
-    if question.is_empty() || talk.is_over() {
-        return Ok(());
+
+    /// Waits until something can be done; false when there is no listener any more.
+    fn wait(&self) -> Result<bool, Errno> {
+        let until = self.open.iter().map(|talk| talk.until).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let talks = self.open.iter().map(|talk| PollFd::new(&talk.socket, talk.awaits()));
+        let listener = PollFd::new(&*self.listener, PollFlags::IN);
+        let mut all: Vec<_> = std::iter::once(listener).chain(talks).collect();
+        match poll(&mut all, left.as_ref()) {
+            Ok(_) => Ok(!all[0].revents().contains(PollFlags::HUP)),
+            Err(Errno::INTR) => Ok(true),
+            Err(errno) => Err(errno),
+        }
     }
-    let words = answer(&question, asker);
-    talk.deadline = Instant::now() + PATIENCE;
-    talk.write_all(words.as_bytes())
+
+    /// Takes those that have come.
+    fn accept_all(&mut self) -> Result<(), Errno> {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, _)) => self.open.extend(Talk::begin(socket)),
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::AGAIN) => return Ok(()),
+                    Some(Errno::INTR | Errno::CONNABORTED) => {}
+                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                        self.open.pop_front();
+                        std::thread::sleep(PAUSE);
+                        return Ok(());
+                    }
+                    errno => return Err(errno.unwrap_or(Errno::IO)),
+                },
+            }
+            if self.open.len() > TALKS_MAX {
+                self.open.pop_front();
+            }
+        }
+    }
+}
+
+/// Somebody who asks, or is told.
+struct Talk {
+    socket: UnixStream,
+    asker: Option<Peer>,
+    /// What was asked, or what is to be told.
+    words: Vec<u8>,
+    told: usize,
+    until: Instant,
+}
+
+impl Talk {
+    /// `None` with somebody who is not answered.
+    fn begin(socket: UnixStream) -> Option<Self> {
+        let asker = Peer::of(&socket).ok()?;
+        if asker.user != 0 && asker.user != geteuid().as_raw() {
+            return None;
+        }
+        socket.set_nonblocking(true).ok()?;
+        let until = Instant::now() + PATIENCE;
+        Some(Self { socket, asker: Some(asker), words: Vec::new(), told: 0, until })
+    }
+
+    fn awaits(&self) -> PollFlags {
+        if self.asker.is_some() { PollFlags::IN } else { PollFlags::OUT }
+    }
+
+    /// Hears and tells what can be now; `None` when it is over.
+    fn go_on(&mut self, answer: &dyn Fn(&str, Peer) -> String) -> Option<()> {
+        if Instant::now() >= self.until {
+            return None;
+        }
+        if self.asker.is_some() {
+            if !self.hear()? {
+                return Some(());
+            }
+            // That somebody is there is all that they wanted to know.
+            if self.words.is_empty() || self.is_over() {
+                return None;
+            }
+            let asker = self.asker.take()?;
+            self.words = answer(std::str::from_utf8(&self.words).ok()?, asker).into_bytes();
+            self.until = Instant::now() + PATIENCE;
+        }
+        self.tell()
+    }
+
+    /// True if all was asked.
+    fn hear(&mut self) -> Option<bool> {
+        let mut part = [0; 4096];
+        while self.words.len() <= QUESTION_BYTES_MAX {
+            match self.socket.read(&mut part) {
+                Ok(0) => return Some(true),
+                Ok(bytes) => self.words.extend_from_slice(&part[..bytes]),
+                Err(error) => return is_for_later(&error).then_some(false),
+            }
+        }
+        None
+    }
+
+    /// `None` if all was told, or nobody reads it.
+    fn tell(&mut self) -> Option<()> {
+        while self.told < self.words.len() {
+            match self.socket.write(&self.words[self.told..]) {
+                Ok(bytes) => self.told += bytes,
+                Err(error) => return is_for_later(&error).then_some(()),
+            }
+        }
+        None
+    }
+
+    /// Whether the other side has closed its end, not only said all that it has to say.
+    fn is_over(&self) -> bool {
+        let mut end = [PollFd::new(&self.socket, PollFlags::empty())];
+        let polled = poll(&mut end, Some(&Timespec::default()));
+        polled.is_ok() && end[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Run;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     /// Each takes the directory away when it has ended.
@@ -318,8 +269,7 @@ mod tests {
     }
 
     fn connected() -> UnixStream {
-        let directory = own().home.open(geteuid().as_raw()).unwrap();
-        UnixStream::connect(directory.socket(own().process)).unwrap()
+        own().reach(Instant::now() + PATIENCE).unwrap()
     }
 
     fn ask(run: Run, question: &str) -> io::Result<String> {
@@ -332,18 +282,31 @@ mod tests {
         let answers = Answers::start(|question, _| question.repeat(100_000)).unwrap();
         let own = own();
         assert_eq!(ask(own, "well?").unwrap().len(), 500_000);
-        // One that neither asks nor reads keeps the others waiting, but not for ever.
-        let _silent = connected();
-        assert_eq!(ask(own, "well?").unwrap().len(), 500_000);
         // One that asks without end is not heard.
         let mut endless = connected();
-        let _ = endless.write_all(&[b'?'; 2 * QUESTION_BYTES_MAX as usize]);
+        let _ = endless.write_all(&[b'?'; 2 * QUESTION_BYTES_MAX]);
         assert_eq!(ask(own, "").unwrap(), "");
         // Nor is an answer without end.
         assert!(ask(own, &"x".repeat(100)).is_err());
         drop(answers);
         assert!(ask(own, "").is_err());
         assert!(!Run::all().contains(&own));
+    }
+
+    #[test]
+    fn who_is_silent_keeps_nobody_waiting() {
+        let _alone = alone();
+        let _answers = Answers::start(|question, _| question.repeat(100_000)).unwrap();
+        let own = own();
+        let silent: Vec<_> = (0..3 * TALKS_MAX).map(|_| connected()).collect();
+        // One asks, and reads nothing of the answer.
+        let mut deaf = connected();
+        deaf.write_all(b"well?").unwrap();
+        deaf.shutdown(std::net::Shutdown::Write).unwrap();
+        let begun = Instant::now();
+        assert_eq!(ask(own, "well?").unwrap().len(), 500_000);
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        drop(silent);
     }
 
     #[test]

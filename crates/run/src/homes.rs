@@ -9,17 +9,17 @@
 //! all containers of a pod share, and the user's number says nothing there (CVE-2020-15257).
 
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, fstat, mkdir, open};
+use rustix::fs::{FileType, Mode, OFlags, fstat, mkdir, open, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use std::collections::BTreeSet;
+use std::fs::DirEntry;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Who has more has something else in mind.
-const SOCKETS_MAX: usize = 1024;
-const LOGINS: &str = "/run/user";
-const TEMPORARY: &str = "/tmp";
-const PREFIX: &str = "overspill-";
+/// Who has more in a directory has something else in mind.
+const NAMES_MAX: usize = 1024;
 
 /// A kind of directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -44,8 +44,8 @@ impl Home {
                 named.is_absolute().then(|| named.join("overspill"))
             }
             Self::System => (user == 0).then(|| "/run/overspill".into()),
-            Self::Login => Some(format!("{LOGINS}/{user}/overspill").into()),
-            Self::Temporary => Some(format!("{TEMPORARY}/{PREFIX}{user}").into()),
+            Self::Login => Some(format!("/run/user/{user}/overspill").into()),
+            Self::Temporary => Some(format!("/tmp/overspill-{user}").into()),
         }
     }
 
@@ -73,17 +73,22 @@ impl Home {
         made
     }
 
-    /// All that there are of this user; of all users, for root.
+    /// All that there may be of this user; for root, of all users who have a process.
     pub(crate) fn all() -> Vec<(Self, u32)> {
         let me = geteuid().as_raw();
-        let mut homes: Vec<_> = Self::ALL.map(|home| (home, me)).into();
-        if me == 0 {
-            let users = |of: &str, prefix| numbers_in(Path::new(of), prefix).into_iter();
-            homes.extend(users(LOGINS, "").map(|user| (Self::Login, user)));
-            homes.extend(users(TEMPORARY, PREFIX).map(|user| (Self::Temporary, user)));
-        }
-        homes
+        let others = if me == 0 { users() } else { BTreeSet::new() };
+        let others = others.into_iter().filter(|user| *user != me);
+        let of_others =
+            others.flat_map(|user| [Self::Login, Self::Temporary].map(|home| (home, user)));
+        Self::ALL.map(|home| (home, me)).into_iter().chain(of_others).collect()
     }
+}
+
+/// Whose processes there are. In `/tmp` anybody may have any number of names.
+fn users() -> BTreeSet<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter(|entry| number_of(entry).is_some());
+    processes.filter_map(|entry| Some(entry.metadata().ok()?.uid())).collect()
 }
 
 /// A directory that is one user's alone.
@@ -112,6 +117,19 @@ impl Directory {
         }
     }
 
+    /// Finds the socket of a process.
+    ///
+    /// # Errors
+    /// There is none, or something else has its name.
+    pub(crate) fn find(&self, process: i32) -> Result<Found, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = openat(&self.opened, process.to_string(), flags, Mode::empty())?;
+        match FileType::from_raw_mode(fstat(&found)?.st_mode) {
+            FileType::Socket => Ok(Found(found)),
+            _ => Err(Errno::NOTSOCK),
+        }
+    }
+
     /// The way to a socket in it, which is short whatever the directory is called.
     pub(crate) fn socket(&self, process: i32) -> PathBuf {
         format!("/proc/self/fd/{}/{process}", self.opened.as_raw_fd()).into()
@@ -122,9 +140,22 @@ impl Directory {
         let _ = std::fs::remove_dir(&self.path);
     }
 
-    /// The processes of which there are sockets.
+    /// The processes that sockets may be of, by their names.
     pub(crate) fn processes(&self) -> Vec<i32> {
-        numbers_in(Path::new(&format!("/proc/self/fd/{}", self.opened.as_raw_fd())), "")
+        let path = format!("/proc/self/fd/{}", self.opened.as_raw_fd());
+        let names = std::fs::read_dir(path).into_iter().flatten().take(NAMES_MAX).flatten();
+        names.filter_map(|entry| number_of(&entry)).collect()
+    }
+}
+
+/// A socket that was found: this one, whatever has its name by now.
+#[derive(Debug)]
+pub(crate) struct Found(OwnedFd);
+
+impl Found {
+    /// Where it can be connected to.
+    pub(crate) fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 }
 
@@ -132,12 +163,9 @@ fn about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// The numbers in names that are nothing else, after a prefix.
-fn numbers_in<N: std::str::FromStr>(directory: &Path, prefix: &str) -> Vec<N> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let number =
-        |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok();
-    entries.filter_map(number).take(SOCKETS_MAX).collect()
+/// The number that a name is, if it is nothing else.
+fn number_of(entry: &DirEntry) -> Option<i32> {
+    entry.file_name().to_str()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -159,11 +187,29 @@ mod tests {
         std::fs::write(own.join("42"), "").unwrap();
         std::fs::write(own.join("x43"), "").unwrap();
         assert_eq!(Directory::open(&own, me).unwrap().processes(), [42]);
+        let own_one = Directory::open(&own, me).unwrap();
+        symlink("42", own.join("44")).unwrap();
+        let found = |number| own_one.find(number).map(drop);
+        assert_eq!(
+            [found(42), found(43), found(44)].map(Result::unwrap_err),
+            [Errno::NOTSOCK, Errno::NOENT, Errno::NOTSOCK]
+        );
         let refused = |path: &Path, user| Directory::open(path, user).unwrap_err().to_string();
         assert!(refused(&own, me + 1).contains("not its user's alone"));
         assert!(refused(&open, me).contains("not its user's alone"));
         assert!(refused(&link, me).contains("link: "));
         assert!(refused(&own.join("42"), me).contains("42: "));
+    }
+
+    /// Its owner alone sees less of its runs then.
+    #[test]
+    fn names_without_end_are_not_read() {
+        let all = tempfile::tempdir().unwrap();
+        let own = all.path().join("own");
+        let directory = Directory::make(&own, geteuid().as_raw()).unwrap();
+        (0..3 * NAMES_MAX).for_each(|n| std::fs::write(own.join(n.to_string()), "").unwrap());
+        assert_eq!(directory.processes().len(), NAMES_MAX);
+        assert!(users().contains(&geteuid().as_raw()));
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn answer(asked: &Asked, run: &Kept, front: &mut Front) -> Option<String> {
         Question::RemoveSwap(name) => run.swaps.remove(front, name)?,
     };
     if let Some(told) = told(&asked.question, &changed).filter(|_| !run.quiet) {
-        say::line(format_args!("{} {told}", name_of(asked.asker)));
+        say::line(format_args!("{} {told}", name_of(&asked.asker)));
     }
     Some(json(&changed))
 }
@@ -104,12 +104,15 @@ fn told(question: &Question, changed: &Changed) -> Option<String> {
     }
 }
 
-fn name_of(Peer { user, process }: Peer) -> String {
-    let Some(process) = process.map(Pid::as_raw_pid) else {
+fn name_of(peer: &Peer) -> String {
+    let user = peer.user;
+    let Some(process) = peer.process.map(Pid::as_raw_pid) else {
         return format!("a process of user {user} in another PID namespace");
     };
     let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    format!("process {process} ({}) of user {user}", name.trim_end())
+    // Its number may be somebody else's by now.
+    let name = if peer.goes_on() { name.trim_end() } else { "which has ended" };
+    format!("process {process} ({name}) of user {user}")
 }
 
 fn detach(front: &mut Front) -> Option<Changed> {
