@@ -191,3 +191,26 @@ pub trait SlotFreeNotify: Send + Sync + Debug {
     /// Called with locks of the area held. Must not block.
     fn slot_free(&self, slot: Slot);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tuning::Preset;
+
+    /// Past the last cluster of 2^32 slots there would be none that has a number.
+    #[test]
+    fn the_slot_after_the_last_has_a_number() {
+        let all = [Preset::Modern, Preset::Linux4_11].map(AreaTuning::of);
+        for tuning in all {
+            let config = AreaConfig { tuning, cpus: 1, rotational: false, discard: false };
+            let cluster_slots = tuning.cluster_slots;
+            for slots in (0..3 * cluster_slots).map(|less| u32::MAX - less) {
+                let used = config.slots_used(slots);
+                assert!(used <= slots && slots - used < cluster_slots, "{slots} {used}");
+                assert!(used.div_ceil(cluster_slots).checked_mul(cluster_slots).is_some());
+                assert!(SlotTable::words(used, config) <= u32::MAX as usize);
+            }
+            assert_eq!(config.slots_used(cluster_slots + 1), cluster_slots + 1);
+        }
+    }
+}

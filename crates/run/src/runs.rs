@@ -1,10 +1,10 @@
 //! Runs that go on, and asking them.
 //!
 //! Owns: finding the sockets of runs, and a talk with one.
-//! Invariants: who asks believes only a process of the user in whose directory the socket was found,
-//! that goes on, with the number that it was found by; and waits and reads no more than a limit. Of
-//! two that were found by one number the one comes first whose number that is here: the other is of
-//! another PID namespace.
+//! Invariants: who asks believes only a process of the user in whose directory the socket was
+//! found, that goes on, with the number that it was found by; and waits and reads no more than a
+//! limit. Of two that were found by one number the one comes first whose number that is here: the
+//! other is of another PID namespace.
 //! Not here: what can be asked, and what is answered (`cli`); answering (`answers`).
 
 use crate::homes::{Directory, Home};

@@ -2,8 +2,8 @@
 //!
 //! Invariants: they are opened before the program starts, without waiting for anybody. A file keeps
 //! its content until there is something to write; one that was created but not written is removed.
-//! What is created is its user's alone: it tells of the program's arguments. No other user's link is
-//! followed, whatever `fs.protected_symlinks` says: it may lead to any file of this user's.
+//! What is created is its user's alone: it tells of the program's arguments. No other user's link
+//! is followed, whatever `fs.protected_symlinks` says: it may lead to any file of this user's.
 
 use crate::error::Error;
 use rustix::fs::{OFlags, fcntl_setfl};

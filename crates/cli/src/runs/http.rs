@@ -2,8 +2,10 @@
 //!
 //! Owns: how a page is asked for and sent, and how long that may take.
 //! Invariants: whatever the other end does, asking has a deadline, and so has the answer; there are
-//! a few talks at a time, of which one looks for its page, and a request has a most of bytes. One
-//! request a connection, and only GET.
+//! a few talks at a time, of which one looks for its page, and a request has a most of bytes. Who
+//! has not asked soon makes room for who comes, the one that came first; who has asked is waited
+//! for. One request a connection, and only GET. No page of another site is told anything, nor shows
+//! these.
 //! Not here: which pages there are.
 //! Rejected: `tiny_http`, which waits for a slow end without end, and has a thread for each; hyper
 //! and what is built on it, which want an async runtime for a page that is read twice a minute.
@@ -11,16 +13,21 @@
 use httparse::{EMPTY_HEADER, Status};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long it may take to ask, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many talks there are at a time. The next one waits.
+/// How long nobody makes room who comes to ask.
+const MOMENT: Duration = Duration::from_millis(100);
+/// How many talks there are at a time.
 const TALKS_MAX: usize = 16;
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
+/// A page is nothing but what it says it is, and is in no other page.
+const SAFETY: &str = "X-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n\
+                      Content-Security-Policy: frame-ancestors 'none'\r\n";
 /// After a connection could not be taken, mostly for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,7 +40,7 @@ fn is_own_name(host: &[u8]) -> bool {
         _ => &host,
     };
     let name = name.trim_matches(['[', ']']);
-    name == "localhost" || name.parse::<IpAddr>().is_ok()
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 /// What is answered.
@@ -71,49 +78,109 @@ impl Server {
         // What they ask for is others' time, too.
         let page = Mutex::new(page);
         let page = |path: &str| page.lock().unwrap_or_else(PoisonError::into_inner)(path);
+        let talks = Talks::default();
         thread::scope(|scope| {
-            for _ in 1..TALKS_MAX {
-                // With fewer threads there are fewer talks.
-                let _ = thread::Builder::new().spawn_scoped(scope, || self.serve_in_turn(&page));
+            for socket in self.0.incoming() {
+                let Ok(socket) = socket else {
+                    thread::sleep(PAUSE);
+                    continue;
+                };
+                let talk = talks.begin(socket);
+                // Who went away, was too slow, or has no thread, needs no answer.
+                let _ = thread::Builder::new().spawn_scoped(scope, || drop(talk.answer(page)));
             }
-            self.serve_in_turn(&page);
         });
     }
+}
 
-    fn serve_in_turn(&self, page: &impl Fn(&str) -> Page) {
-        for talk in self.0.incoming() {
-            match talk {
-                // Who went away, or was too slow, needs no answer.
-                Ok(socket) => drop(Talk::new(socket).answer(page)),
-                Err(_) => thread::sleep(PAUSE),
+/// The talks that there are: those that began first are first.
+#[derive(Default)]
+struct Talks {
+    open: Mutex<Vec<Open>>,
+    one_has_ended: Condvar,
+}
+
+struct Open {
+    socket: Arc<TcpStream>,
+    since: Instant,
+    has_asked: bool,
+}
+
+impl Open {
+    /// True if it has had the time to ask, and has not.
+    fn is_silent(&self) -> bool {
+        !self.has_asked && self.since.elapsed() > MOMENT
+    }
+}
+
+impl Talks {
+    fn lock(&self) -> MutexGuard<'_, Vec<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, socket: TcpStream) -> Talk<'_> {
+        let mut open = self.lock();
+        while open.len() >= TALKS_MAX {
+            match open.iter().position(Open::is_silent) {
+                Some(silent) => {
+                    // Its thread is about to see that.
+                    let _ = open.remove(silent).socket.shutdown(Shutdown::Both);
+                }
+                None => {
+                    let waited = self.one_has_ended.wait_timeout(open, MOMENT);
+                    open = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
             }
         }
+        let socket = Arc::new(socket);
+        open.push(Open { socket: socket.clone(), since: Instant::now(), has_asked: false });
+        drop(open);
+        Talk::new(socket, self)
+    }
+
+    fn has_asked(&self, socket: &Arc<TcpStream>) {
+        let mut open = self.lock();
+        let talk = open.iter_mut().find(|talk| Arc::ptr_eq(&talk.socket, socket));
+        talk.into_iter().for_each(|talk| talk.has_asked = true);
     }
 }
 
 /// A connection with a deadline.
-struct Talk {
-    socket: TcpStream,
+struct Talk<'t> {
+    socket: Arc<TcpStream>,
+    talks: &'t Talks,
     end: Instant,
     is_local: bool,
 }
 
-impl Talk {
-    fn new(socket: TcpStream) -> Self {
-        let is_local = socket.local_addr().is_ok_and(|address| address.ip().is_loopback());
-        Self { socket, end: Instant::now() + PATIENCE, is_local }
+impl Drop for Talk<'_> {
+    fn drop(&mut self) {
+        self.talks.lock().retain(|talk| !Arc::ptr_eq(&talk.socket, &self.socket));
+        self.talks.one_has_ended.notify_one();
+    }
+}
+
+impl<'t> Talk<'t> {
+    fn new(socket: Arc<TcpStream>, talks: &'t Talks) -> Self {
+        // `[::]` takes what is sent to 127.0.0.1, too.
+        let is_loopback = |address: SocketAddr| address.ip().to_canonical().is_loopback();
+        let is_local = socket.local_addr().is_ok_and(is_loopback);
+        Self { socket, talks, end: Instant::now() + PATIENCE, is_local }
     }
 
     fn answer(mut self, page: impl Fn(&str) -> Page) -> io::Result<()> {
-        let page = match self.path()? {
+        let asked = self.path()?;
+        self.talks.has_asked(&self.socket);
+        let page = match asked {
             Ok(path) => page(&path),
             Err(refusal) => refusal,
         };
         self.end = Instant::now() + PATIENCE;
         let Page { status, kind, body } = page;
-        let (length, end) = (body.len(), "Connection: close\r\n\r\n");
+        let length = body.len();
         let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{end}"
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{SAFETY}\
+             Connection: close\r\n\r\n"
         );
         self.write(head.as_bytes())?;
         self.write(&body)?;
@@ -142,7 +209,7 @@ impl Talk {
     fn read(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; 1024];
         self.socket.set_read_timeout(Some(self.left()?))?;
-        let read = self.socket.read(&mut bytes)?;
+        let read = (&*self.socket).read(&mut bytes)?;
         bytes.truncate(read);
         Ok(bytes)
     }
@@ -150,7 +217,7 @@ impl Talk {
     fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.socket.set_write_timeout(Some(self.left()?))?;
-            match self.socket.write(bytes)? {
+            match (&*self.socket).write(bytes)? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 written => bytes = &bytes[written..],
             }
@@ -218,7 +285,10 @@ mod tests {
         );
         assert!(good.contains("\r\nContent-Length: 3\r\n"), "{good}");
         assert!(answer(server, b"PUT /a HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        for host in ["127.0.0.1:9779", "[::1]:9779", "localhost"] {
+        for header in SAFETY.lines() {
+            assert!(good.contains(header), "{good}");
+        }
+        for host in ["127.0.0.1:9779", "[::1]:9779", "localhost", "LocalHost:1"] {
             let asked = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
             assert!(answer(server, asked.as_bytes()).starts_with("HTTP/1.1 200"), "{host}");
         }
@@ -242,9 +312,9 @@ mod tests {
         assert!(answer(address, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
     }
 
-    /// As many as there may be, that say a little again and again.
+    /// More than there may be, that say a little again and again.
     #[test]
-    fn nobody_waits_for_the_slow_for_ever() {
+    fn nobody_waits_for_the_slow() {
         let server = server();
         let slow = |_| {
             let mut socket = TcpStream::connect(server).unwrap();
@@ -254,10 +324,41 @@ mod tests {
                 }
             });
         };
-        (0..TALKS_MAX).for_each(slow);
+        (0..4 * TALKS_MAX).for_each(slow);
         let begun = Instant::now();
         assert!(answer(server, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
-        assert!(begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    }
+
+    /// Their answers are about to come.
+    #[test]
+    fn who_has_asked_makes_room_for_nobody() {
+        let server = Arc::new(Server::bind("127.0.0.1:0").unwrap());
+        let address = server.address().unwrap();
+        let page = |path: &str| {
+            thread::sleep(Duration::from_millis(20));
+            Page::line("200 OK", path)
+        };
+        thread::spawn(move || server.serve(page));
+        thread::scope(|scope| {
+            let ask = |_| scope.spawn(|| answer(address, b"GET / HTTP/1.1\r\n\r\n"));
+            let all: Vec<_> = (0..3 * TALKS_MAX).map(ask).collect();
+            for one in all {
+                assert!(one.join().unwrap().starts_with("HTTP/1.1 200"));
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_sent_to_all_addresses_is_known_as_local() {
+        let Ok(server) = Server::bind("[::]:0") else {
+            return eprintln!("not tested: no IPv6");
+        };
+        let (server, port) = (Arc::new(server), |server: &Server| server.address().unwrap().port());
+        let address = SocketAddr::from(([127, 0, 0, 1], port(&server)));
+        thread::spawn(move || server.serve(|path| Page::line("200 OK", path)));
+        let rebound = b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n";
+        assert!(answer(address, rebound).starts_with("HTTP/1.1 403"));
     }
 
     #[test]
