@@ -27,8 +27,8 @@ summary() {
     for name in $(cat "$logs/failed" 2>/dev/null || true); do
         echo "Why make $name failed, shortly:"
         # Of each panic the first lines, which say what was expected of what.
-        awk '/panicked at/ { lines = 48 } /^stack backtrace/ { lines = 0 } lines-- > 0 { print substr($0, 1, 700) }' \
-            "$logs/$name.log" | tail -n 160
+        awk '/panicked at/ { lines = 90 } /^stack backtrace/ { lines = 0 } lines-- > 0 { print substr($0, 1, 700) }' \
+            "$logs/$name.log" | tail -n 200
     done
 }
 

@@ -206,7 +206,7 @@ impl Running {
     pub fn assert_in_time(&mut self) {
         let waited = self.started.elapsed();
         if waited > self.patience {
-            let tree = describe_tree(self.pid);
+            let tree = describe_tree(self.pid) + &describe_run(self.pid);
             self.kill();
             let (what, errors) = (&self.description, self.errors());
             panic!("{what}: not done after {waited:.0?}\n{tree}stderr:\n{errors}");
@@ -431,12 +431,23 @@ fn describe_tree(pid: i32) -> String {
         for thread in threads.flatten() {
             let read = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
             let (name, place, status) = (read("comm"), read("wchan"), read("status"));
+            let call = read("syscall");
             let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
             let [state, tracer] =
                 ["State:\t", "TracerPid:\t"].map(|name| field(name).unwrap_or("?"));
-            let name = name.trim();
-            text += &format!("{pid} {name}: {state}, traced by {tracer}, in {place}\n");
+            let (name, call) = (name.trim(), call.trim());
+            text += &format!("{pid} {name}: {state}, traced by {tracer}, in {place}, {call}\n");
         }
     }
     text
+}
+
+/// What a run says of itself, and again a second later: what goes on changes.
+fn describe_run(pid: i32) -> String {
+    let said = |_| {
+        std::thread::sleep(Duration::from_secs(1));
+        let said = Command::new(overspill()).arg("stats").arg(pid.to_string()).output();
+        said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default()
+    };
+    (0..2).map(said).collect()
 }

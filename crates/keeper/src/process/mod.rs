@@ -20,7 +20,7 @@ use crate::wire::message::{AreaState, KeeperState, Report, Request};
 use crate::wire::places::OpenPlace;
 use alone::{become_alone, start_holder};
 use confined::confine_keeper;
-use front::LinkedFront;
+use front::{LinkedFront, Requests};
 use overspill_base::Bytes;
 use overspill_base::shared::{Mapping, Table};
 use overspill_base::stats::{Stats, stats_len};
@@ -58,6 +58,7 @@ const NEEDED_MAX: usize = 1 << 25;
 struct Process {
     link: Arc<Link>,
     front: Arc<LinkedFront>,
+    requests: Requests,
     /// Until it begins.
     places: Vec<OpenPlace>,
     tuning: Tuning,
@@ -105,8 +106,10 @@ fn be(link: Arc<Link>, tuning: Tuning) {
 }
 
 fn keep(link: Arc<Link>, tuning: Tuning) {
+    let front = Arc::new(LinkedFront::new(link.clone()));
     let mut process = Process {
-        front: Arc::new(LinkedFront::new(link.clone())),
+        requests: Requests::new(front.clone()),
+        front,
         link,
         places: Vec::new(),
         tuning,
@@ -184,7 +187,7 @@ impl Process {
         loop {
             let is_leaving = self.close_gone();
             let deadline = is_leaving.then(|| Instant::now() + LEAVING_INTERVAL);
-            let followed = match self.link.receive(None, deadline) {
+            let followed = match self.requests.next(deadline) {
                 Ok(request) => self.follow(request),
                 Err(LinkError::Silent) if is_leaving => Ok(()),
                 Err(error) => Err(error),
@@ -253,8 +256,8 @@ impl Process {
             // If it cannot be, the first guest is refused.
             Request::Prepare => drop(self.keeper().map(drop)),
             Request::SetMemory(memory) => self.set_memory(memory),
-            Request::Frozen { number } => self.front.is_frozen(number),
-            Request::Stands { number, still } => self.front.stands(number, still),
+            // Nobody has asked.
+            Request::Frozen { .. } | Request::Stands { .. } => {}
         }
         Ok(())
     }
@@ -354,7 +357,8 @@ impl Process {
             self.link.tell(&Report::Line(line));
         }
         self.attend()?;
-        Keeper::start(parts).map_err(|error| {
+        let started = self.requests.hear().and_then(|()| Keeper::start(parts));
+        started.map_err(|error| {
             let remedy = match Errno::from_io_error(&error) {
                 Some(Errno::NOMEM) => "; raise `ulimit -v`, or give less swap",
                 Some(Errno::AGAIN) => "; raise `ulimit -u`",
