@@ -18,7 +18,23 @@ macro_rules! in_each_way {
 
 in_each_way! {
     sorts_random_lines shares_pipes_with_children serves_an_ordinary_user answers_calls_as_without_us
-    lets_programs_filter_their_calls works_where_copies_are_refused
+    lets_programs_filter_their_calls works_where_copies_are_refused pages_up_to_the_last_address
+}
+
+#[test]
+fn faults_page_up_to_the_last_address() {
+    pages_up_to_the_last_address("faults");
+}
+
+/// As under a debugger: the stack ends where addresses do.
+fn pages_up_to_the_last_address(way: &'static str) {
+    let Some(bench) = bench(&["/usr/bin/python3", "setarch"]) else { return };
+    let program = "b = bytearray(b'x' * (48 << 20))\n\
+                   def sum_of(n): return b[n << 12] + (sum_of(n - 1) if n else 0)\n\
+                   import sys; sys.setrecursionlimit(20000)\n\
+                   print(sum(sum_of(900) + sum(b[::4096]) for _ in range(3)))";
+    let job = bench.job(&["setarch", "-R", "/usr/bin/python3", "-c", program]);
+    job.by(way).compare(16 * MIB, 0);
 }
 
 fn sorts_random_lines(way: &'static str) {

@@ -221,10 +221,19 @@ impl Pagemap {
         if end > place.start { Ok(end.min(place.end)) } else { Err(Errno::IO) }
     }
 
+    /// Behind the last address that the process can have there is nothing.
     fn read(&self, at: Vpn, bytes: &mut [u8]) -> Result<(), Errno> {
-        let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut *bytes, at.0 * 8))?;
-        // An address space that has ended has no entries.
-        if read == bytes.len() { Ok(()) } else { Err(Errno::SRCH) }
+        let read = self.read_some(at, bytes)?;
+        // An address space that has ended has no entries, not even the first of these.
+        if read < bytes.len() && self.read_some(at, &mut [0; 8])? < 8 {
+            return Err(Errno::SRCH);
+        }
+        bytes[read..].fill(0);
+        Ok(())
+    }
+
+    fn read_some(&self, at: Vpn, bytes: &mut [u8]) -> Result<usize, Errno> {
+        rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut *bytes, at.0 * 8))
     }
 }
 
@@ -240,6 +249,29 @@ mod tests {
         assert_eq!(Entry::of(SWAPPED), Entry::Present);
         assert_eq!(Entry::of(SWAPPED | MARKED), Entry::Marked);
         assert_eq!(Entry::of(SWAPPED | GUARD), Entry::Guarded);
+    }
+
+    /// A stack may lie there: where addresses are not random, each does.
+    #[test]
+    fn behind_the_last_address_there_is_nothing() {
+        let of_this = || Pagemap::new(std::fs::File::open("/proc/self/pagemap").unwrap().into());
+        // Of x86-64 with four levels, which ends a page before.
+        let block = Vpn::of(0x7fff_ffe0_0000).run(512);
+        let mut looked = 0;
+        of_this().runs(&block, |run, _| looked += run.end.0 - run.start.0).unwrap();
+        assert_eq!(looked, 512);
+    }
+
+    #[test]
+    fn an_address_space_that_has_ended_has_no_entries() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let file = std::fs::File::open(format!("/proc/{}/pagemap", child.id())).unwrap();
+        let pagemap = Pagemap::new(file.into());
+        assert!(pagemap.at(Vpn(16)).is_ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let ended = pagemap.runs(&Vpn(16).run(100), |_, _| {});
+        assert_eq!((ended, pagemap.at(Vpn(16)).map(drop)), (Err(Errno::SRCH), Err(Errno::SRCH)));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! Not here: which readers wait (`readers`).
 
 use overspill_base::sync::AtomicBool;
-use overspill_base::sync::Ordering::Relaxed;
+use overspill_base::sync::Ordering::{Acquire, Relaxed, Release};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -35,7 +35,8 @@ impl Wakeup {
 
     /// Has guests looked at again soon.
     pub(crate) fn doubt(&self) {
-        self.has_doubts.store(true, Relaxed);
+        // Release: with who takes the doubts, and then looks which guests have any.
+        self.has_doubts.store(true, Release);
     }
 
     /// True if guests are to be looked at again.
@@ -45,7 +46,8 @@ impl Wakeup {
 
     /// Notes that all guests are about to be looked at.
     pub(crate) fn take_doubts(&self) {
-        self.has_doubts.store(false, Relaxed);
+        // Acquire: with who doubts.
+        self.has_doubts.swap(false, Acquire);
     }
 }
 

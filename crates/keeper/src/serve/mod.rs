@@ -9,7 +9,7 @@ pub(crate) mod leaving;
 mod letters;
 pub(crate) mod limit;
 mod locked;
-mod read;
+pub(crate) mod read;
 pub(crate) mod readers;
 pub(crate) mod shared;
 pub(crate) mod shortage;

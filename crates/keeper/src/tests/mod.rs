@@ -5,6 +5,7 @@ mod episodes;
 mod letters;
 mod pairs;
 mod pausing;
+mod readers;
 mod threads;
 pub(crate) mod twin;
 
