@@ -63,7 +63,7 @@ impl Handle {
         match option_of(socket, SO_PEERPIDFD, -1) {
             // SAFETY: the kernel has just opened it for this process.
             Ok(process) => Ok(Self::Open(unsafe { OwnedFd::from_raw_fd(process) })),
-            // It was reaped.
+            // It was reaped, as different kernels say, or there was none.
             Err(Errno::SRCH | Errno::NODATA | Errno::INVAL) => Ok(Self::Ended),
             Err(Errno::NOPROTOOPT) => Ok(Self::Unknown),
             Err(errno) => Err(errno),

@@ -132,7 +132,7 @@ impl Directory {
 
     /// The way to a socket in it, which is short whatever the directory is called.
     pub(crate) fn socket(&self, process: i32) -> PathBuf {
-        format!("/proc/self/fd/{}/{process}", self.opened.as_raw_fd()).into()
+        way_to(&self.opened).join(process.to_string())
     }
 
     /// Nothing is left of the last run in it. One that has begun there meanwhile makes it again.
@@ -142,8 +142,8 @@ impl Directory {
 
     /// The processes that sockets may be of, by their names.
     pub(crate) fn processes(&self) -> Vec<i32> {
-        let path = format!("/proc/self/fd/{}", self.opened.as_raw_fd());
-        let names = std::fs::read_dir(path).into_iter().flatten().take(NAMES_MAX).flatten();
+        let names =
+            std::fs::read_dir(way_to(&self.opened)).into_iter().flatten().take(NAMES_MAX).flatten();
         names.filter_map(|entry| number_of(&entry)).collect()
     }
 }
@@ -155,8 +155,13 @@ pub(crate) struct Found(OwnedFd);
 impl Found {
     /// Where it can be connected to.
     pub(crate) fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+        way_to(&self.0)
     }
+}
+
+/// The way to what was opened, whatever has its name by now.
+fn way_to(opened: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", opened.as_raw_fd()).into()
 }
 
 fn about(path: &Path, error: &io::Error) -> io::Error {

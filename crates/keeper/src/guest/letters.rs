@@ -125,6 +125,10 @@ impl Letters {
         &self.post.words[self.page * PAGE_WORDS + (number + 1) * LETTER_WORDS]
     }
 
+    fn kind(&self, number: usize) -> u32 {
+        self.post.words[self.page * PAGE_WORDS + (number + 1) * LETTER_WORDS + 1].load(Relaxed)
+    }
+
     fn long(&self, number: usize, at: usize) -> &AtomicU64 {
         let letter = self.page * PAGE_WORDS + (number + 1) * LETTER_WORDS;
         &self.post.longs[(letter * size_of::<u32>() + at) / size_of::<u64>()]
@@ -148,11 +152,10 @@ impl Letters {
             // Acquire: with the letter.
             let is_sent = self.state(number).load(Acquire) == letter_state::SENT;
             if is_sent && !std::mem::replace(&mut self.is_open[number], true) {
-                let kind_at = self.page * PAGE_WORDS + (number + 1) * LETTER_WORDS + 1;
                 let argument = |n| offset_of!(Letter, arguments) + n * size_of::<u64>();
                 let arguments = [0, 1, 2, 3].map(|n| self.long(number, argument(n)).load(Relaxed));
-                let (id, kind) = (LetterId { of: self.of, number }, &self.post.words[kind_at]);
-                read.push(Read { id, kind: kind.load(Relaxed), arguments });
+                let (id, kind) = (LetterId { of: self.of, number }, self.kind(number));
+                read.push(Read { id, kind, arguments });
             }
         }
         read
@@ -180,11 +183,10 @@ impl Letters {
 
     /// True if a letter of this kind was answered, and who wrote it has not seen that.
     pub(crate) fn is_unseen(&self, letter: LetterId, kind: u32) -> bool {
-        let kind_at = self.page * PAGE_WORDS + (letter.number + 1) * LETTER_WORDS + 1;
         // Acquire: with who has taken it since.
         letter.of == self.of
             && self.state(letter.number).load(Acquire) == letter_state::ANSWERED
-            && self.post.words[kind_at].load(Relaxed) == kind
+            && self.kind(letter.number) == kind
     }
 
     /// What a child is told: the page of its letters.
